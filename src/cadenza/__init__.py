@@ -1,0 +1,32 @@
+"""Cadenza: PyTorch training as a score of named points into which you insert callbacks."""
+
+import logging as _logging
+
+from cadenza.callback import Callback, MainCallback, Order, Watch, not_a_point
+from cadenza.clock import Clock, Duration
+from cadenza.history import History
+from cadenza.points import POINTS
+from cadenza.registration import CallbackError
+from cadenza.run import Best, Run
+from cadenza.trainer import Trainer
+from cadenza.when import When
+
+__version__ = "0.1.0"
+__all__ = [
+    "POINTS",
+    "Best",
+    "Callback",
+    "CallbackError",
+    "Clock",
+    "Duration",
+    "History",
+    "MainCallback",
+    "Order",
+    "Run",
+    "Trainer",
+    "Watch",
+    "When",
+    "not_a_point",
+]
+
+_logging.getLogger("cadenza").addHandler(_logging.NullHandler())

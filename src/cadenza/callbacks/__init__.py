@@ -1,0 +1,1 @@
+"""Ready callbacks, one idea in one file."""

@@ -1,0 +1,1 @@
+"""The command line: ``cadenza points``, ``cadenza check FILE``."""

@@ -1,0 +1,46 @@
+"""``cadenza``: the commands."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cadenza import __version__
+from cadenza.cli.check import check_file
+from cadenza.cli.score import points_text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="cadenza", description="PyTorch training as a score of named points.")
+    parser.add_argument("--version", action="version", version=f"cadenza {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("points", help="print every point, in order, and what is true there")
+    check = commands.add_parser("check", help="find misspelt points, wrong signatures and fields read where they are not")
+    check.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    options = parser.parse_args(arguments)
+    if options.command == "points":
+        print(points_text())
+        return 0
+    return _check(options.files)
+
+
+def _check(files: Sequence[Path]) -> int:
+    findings = 0
+    for path in files:
+        try:
+            source = path.read_text(encoding="utf-8")
+        except OSError as error:
+            print(f"cadenza check: {path}: {error.strerror}", file=sys.stderr)
+            return 2
+        for finding in check_file(source, str(path)):
+            findings += 1
+            print(finding)
+    print(f"{findings} found" if findings else "nothing found")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

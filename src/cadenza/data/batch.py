@@ -1,0 +1,115 @@
+"""What the default behaviour takes a batch to be: the part for the model and the part for the loss."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+TARGET_KEYS = ("label", "labels", "target", "targets", "y")
+_KEEP: Any = object()
+
+
+def split(batch: Any) -> tuple[Any, Any]:
+    """The inputs and the targets in ``batch``; targets are None if there are none.
+
+    >>> split((1, 2, 3)), split({"x": 1, "label": 2}), split([5, 6])
+    (((1, 2), 3), ({'x': 1}, 2), (5, 6))
+    """
+    if isinstance(batch, Tensor):
+        return batch, None
+    named = as_mapping(batch)
+    if named is not None:
+        targets = {key: value for key, value in named.items() if key in TARGET_KEYS}
+        inputs = {key: value for key, value in named.items() if key not in TARGET_KEYS}
+        return inputs, (next(iter(targets.values())) if len(targets) == 1 else targets or None)
+    if isinstance(batch, list | tuple) and batch:
+        if len(batch) == 1:
+            return batch[0], None
+        return (batch[0] if len(batch) == 2 else tuple(batch[:-1])), batch[-1]
+    raise TypeError(not_understood(batch))
+
+
+def join(batch: Any, inputs: Any = _KEEP, targets: Any = _KEEP) -> Any:
+    """A batch of the same form as ``batch`` with other inputs or targets.
+
+    >>> join([1, 2], inputs=7), join({"x": 1, "y": 2}, targets=8)
+    ([7, 2], {'x': 1, 'y': 8})
+    """
+    old_inputs, old_targets = split(batch)
+    if targets is not _KEEP and old_targets is None:
+        raise ValueError(f"this batch has no targets to replace: {describe(batch)}")
+    inputs = old_inputs if inputs is _KEEP else inputs
+    targets = old_targets if targets is _KEEP else targets
+    if isinstance(batch, Tensor):
+        return inputs
+    named = as_mapping(batch)
+    if named is not None:
+        return _join_named(batch, named, inputs, targets)
+    if len(batch) == 1:
+        parts = [inputs]
+    else:
+        parts = [*([inputs] if len(batch) == 2 else inputs), targets]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+
+
+def _join_named(batch: Any, named: Mapping[str, Any], inputs: Any, targets: Any) -> Any:
+    keys = [key for key in named if key in TARGET_KEYS]
+    values = {**named, **inputs, **(targets if len(keys) > 1 else dict.fromkeys(keys, targets))}
+    if hasattr(batch, "_fields"):
+        return type(batch)(**values)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return dataclasses.replace(batch, **values)
+    joined = batch.copy()
+    joined.update(values)
+    return joined
+
+
+def as_mapping(batch: Any) -> Mapping[str, Any] | None:
+    """The named parts of a dict, a dataclass, or a named tuple that names its target; None for anything else."""
+    if isinstance(batch, Mapping):
+        return batch
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    if hasattr(batch, "_fields") and set(batch._fields) & set(TARGET_KEYS):
+        return dict(zip(batch._fields, batch, strict=True))
+    return None
+
+
+def count_samples(batch: Any) -> tuple[int, int]:
+    """Samples and tokens in ``batch``: the length of its first tensor, and for whole numbers of two dimensions
+    (token ids) the number of them; no tokens otherwise."""
+    while not isinstance(batch, Tensor):
+        if isinstance(batch, list | tuple) and batch:
+            batch = batch[0]
+            continue
+        named = as_mapping(batch)
+        if not named:
+            return 1, 0
+        batch = next(iter(named.values()))
+    if batch.dim() == 0:
+        return 1, 0
+    if batch.dim() == 2 and not batch.is_floating_point():
+        return batch.shape[0], batch.shape[0] * batch.shape[1]
+    return batch.shape[0], 0
+
+
+def describe(batch: Any) -> str:
+    """The form of a batch in a few words, for messages."""
+    if isinstance(batch, Tensor):
+        return f"tensor{list(batch.shape)}"
+    if isinstance(batch, Mapping):
+        return "{" + ", ".join(f"{key!r}: {describe(value)}" for key, value in list(batch.items())[:8]) + "}"
+    if isinstance(batch, list | tuple):
+        return f"{type(batch).__name__}({', '.join(describe(part) for part in list(batch)[:8])})"
+    return type(batch).__name__
+
+
+def not_understood(batch: Any) -> str:
+    return (
+        f"the default behaviour does not understand a batch of the form {describe(batch)}. It takes (inputs, targets), "
+        f"(a, b, ..., target), one tensor, or a dict or dataclass whose target is called {', '.join(TARGET_KEYS)}. "
+        "For another form write a MainCallback with on_iter_forward and on_iter_loss."
+    )

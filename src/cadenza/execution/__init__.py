@@ -1,0 +1,1 @@
+"""How the actions of an iteration are executed."""

@@ -1,0 +1,188 @@
+"""What was measured: the latest value of each metric, and the rows of all of them.
+
+Values stay where they were made. A device tensor is read when somebody looks at it, all waiting ones at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def as_scalar(name: object, value: object) -> float | Tensor:
+    """Checks one logged value without waiting for a device; returns a number or a detached tensor of no dimension."""
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"the name of a metric is a text, not {name!r}")
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex():
+            raise ValueError(f"metric {name!r} must be one real number, not a tensor of shape {tuple(value.shape)}")
+        return value.detach().reshape(())
+    if isinstance(value, str) or not hasattr(value, "__float__"):
+        raise TypeError(f"metric {name!r} must be a number or a tensor with one element, not {type(value).__name__}")
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"metric {name!r} must be one number: {error}") from None
+
+
+def read(values: Iterable[float | Tensor]) -> list[float]:
+    """The numbers behind ``values``. This waits for the device, once for each one there is."""
+    numbers = list(values)
+    waiting: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for index, value in enumerate(numbers):
+        if isinstance(value, Tensor):
+            waiting.setdefault((value.device, value.dtype), []).append(index)
+    for indices in waiting.values():
+        stacked = torch.stack([value for index in indices if isinstance(value := numbers[index], Tensor)])
+        for index, number in zip(indices, stacked.tolist(), strict=True):
+            numbers[index] = float(number)
+    return [value if not isinstance(value, Tensor) else float(value) for value in numbers]
+
+
+def unknown_metric(name: str, known: Iterable[str]) -> str:
+    """What to say when ``name`` is asked for and does not exist."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"no metric {name!r}{hint} Known: {', '.join(names) if names else 'none yet'}"
+
+
+class Metrics(MutableMapping[str, float]):
+    """The latest value of each metric by name, read from the device when it is asked for.
+
+    >>> metrics = Metrics()
+    >>> metrics["val/loss"] = torch.tensor(0.25)
+    >>> metrics["val/loss"], dict(metrics)
+    (0.25, {'val/loss': 0.25})
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, float | Tensor] = {}
+
+    def __getitem__(self, name: str) -> float:
+        if name not in self._values:
+            raise KeyError(unknown_metric(name, self._values))
+        value = self._values[name]
+        if isinstance(value, Tensor):
+            value = self._values[name] = read([value])[0]
+        return value
+
+    def __setitem__(self, name: str, value: float | Tensor) -> None:
+        self._values[name] = as_scalar(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._values))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Metrics({dict(self)})"
+
+    def raw(self) -> Mapping[str, float | Tensor]:
+        """The values as they are, tensors unread."""
+        return self._values
+
+    def clear_stage(self, prefix: str) -> None:
+        for name in [name for name in self._values if name.startswith(prefix)]:
+            del self._values[name]
+
+
+class Row(Metrics):
+    """One line of the history: where it was written (``row.at``) and the values that were logged there."""
+
+    def __init__(self, kind: str, **at: int | str | None) -> None:
+        super().__init__()
+        self.kind = kind
+        self.at = at
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, **self.at, **dict(self)}
+
+    def __repr__(self) -> str:
+        return f"Row({self.as_dict()})"
+
+
+class History:
+    """All rows of a training, over all its fits: one per epoch, and one per iteration in which something was logged.
+
+    >>> history = History()
+    >>> row = history.add("epoch", epoch=0)
+    >>> row["val/loss"] = 0.5
+    >>> history["val/loss"], history.epochs
+    ([0.5], [{'kind': 'epoch', 'epoch': 0, 'val/loss': 0.5}])
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def add(self, kind: str, **at: int | str | None) -> Row:
+        row = Row(kind, **at)
+        self.rows.append(row)
+        return row
+
+    def settle(self) -> None:
+        """Reads all values that are still on a device, in one go."""
+        waiting = [(row, name) for row in self.rows for name, value in row.raw().items() if isinstance(value, Tensor)]
+        for (row, name), number in zip(waiting, read(row.raw()[name] for row, name in waiting), strict=True):
+            row[name] = number
+
+    def to_rows(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """Every row as a plain dict, in the order of writing; ``kind`` is "epoch" or "iter"."""
+        self.settle()
+        return [row.as_dict() for row in self.rows if kind in (None, row.kind)]
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        return self.to_rows("epoch")
+
+    @property
+    def iters(self) -> list[dict[str, Any]]:
+        return self.to_rows("iter")
+
+    def to_frame(self, kind: str | None = "epoch") -> Any:
+        """The rows as a pandas data frame."""
+        import pandas
+
+        return pandas.DataFrame(self.to_rows(kind))
+
+    def __getitem__(self, name: str) -> list[float]:
+        """The values of one metric: those of the epochs, or if it was only logged in iterations, those."""
+        self.settle()
+        for kind in ("epoch", "iter"):
+            values = [row[name] for row in self.rows if row.kind == kind and name in row]
+            if values:
+                return values
+        raise KeyError(unknown_metric(name, self.names()))
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in row for row in self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def names(self) -> list[str]:
+        return sorted({name for row in self.rows for name in row.raw()})
+
+    def state_dict(self) -> dict[str, Any]:
+        self.settle()
+        return {"rows": [{"kind": row.kind, "at": row.at, "values": dict(row)} for row in self.rows]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows.clear()
+        for saved in state["rows"]:
+            self.add(saved["kind"], **saved["at"]).update(saved["values"])
+
+    def __repr__(self) -> str:
+        last = self.epochs[-1:] or self.iters[-1:]
+        return f"History({len(self.rows)} rows{f', last {last[0]}' if last else ''})"

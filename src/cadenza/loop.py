@@ -1,0 +1,69 @@
+"""The loop. This is all of it: copy a function, change it, and call it with ``with trainer.run(...) as run``.
+
+Every verb below plays its points. In order, one epoch of ``fit``::
+
+    run.epochs()        before_epoch ... on_lr_adjust, after_best, after_epoch
+    run.train()         before_train_epoch, then for each batch before_fetch, after_fetch, before_iter,
+                        before_train_iter ... after_train_iter, after_iter, and at last after_train_epoch
+    run.train_step()    before_forward, after_forward, before_loss, after_loss, before_backward, after_backward,
+                        before_step, after_step, before_zero_grad, after_zero_grad
+    run.validate()      the same as run.train() with val in place of train
+    run.eval_step()     before_forward, after_forward, before_loss, after_loss
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cadenza.clock import Cadence, Duration
+from cadenza.data import to_device
+from cadenza.data.gather import gather
+
+if TYPE_CHECKING:
+    import torch
+
+    from cadenza.run import Run
+
+
+def fit(run: Run, validate_every: Duration, test_loaders: Mapping[str | None, Any]) -> None:
+    """Trains over ``run.train_loader``, and validates and tests in between."""
+    due = Cadence(validate_every, run.clock)
+    for _ in run.epochs():
+        for _ in run.train():
+            run.train_step()
+            if validate_every.unit != "epochs" and due.due(run.clock):
+                validate(run)
+        if validate_every.unit == "epochs" and (run.epoch + 1) % validate_every.amount == 0:
+            validate(run)
+            test(run, test_loaders)
+
+
+def validate(run: Run) -> None:
+    """Goes over every validation loader once."""
+    for name, loader in named(run.val_loader).items():
+        for _ in run.validate(loader, name):
+            run.eval_step()
+
+
+def test(run: Run, loaders: Mapping[str | None, Any]) -> None:
+    """Goes over every test loader once."""
+    for name, loader in loaders.items():
+        for _ in run.test(loader, name):
+            run.eval_step()
+
+
+def predict(run: Run, loader: Iterable[Any], device: torch.device | None) -> Any:
+    """The outputs for ``loader``, in order; a batch that a callback skipped has none."""
+    outputs = []
+    for _ in run.predicting(loader):
+        if run.eval_step():
+            outputs.append(run.output if device is None else to_device(run.output, device))
+    return gather(outputs)
+
+
+def named(loaders: Any) -> Mapping[str | None, Any]:
+    """One loader under no name, a dict of loaders as it is, nothing for None."""
+    if loaders is None:
+        return {}
+    return loaders if isinstance(loaders, Mapping) else {None: loaders}

@@ -1,0 +1,210 @@
+"""Who plays where, worked out once at the start of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+from cadenza.callback import Callback, MainCallback, Watch, as_around, infer_mode, overrides
+from cadenza.execution import eager
+from cadenza.points import POINTS, STAGES, Kind, Point
+from cadenza.registration import CallbackError, check_callback, check_together
+from cadenza.spans import Player, Players, note
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+Instrument: TypeAlias = Callable[[Point, Callback, Player], Player]
+_PER_STAGE_ITERATION = ("fetch", "iter", "forward", "loss")
+_running: WeakKeyDictionary[Callback, Run] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The one metric that decides what is best."""
+
+    name: str
+    mode: str
+    who: str
+
+    def better(self, value: float, best: float) -> bool:
+        return not math.isnan(value) and (value < best if self.mode == "min" else value > best)
+
+
+class StageScore:
+    """The players of one stage, each point a plain tuple, and the verbs made of them."""
+
+    def __init__(self, plan: Plan, stage: str) -> None:
+        self.stage = stage
+        self.main = plan.main
+        self.plan = plan
+        here = {"stage_epoch": f"{stage}_epoch", "stage_iter": f"{stage}_iter"}
+        self.point = {
+            f"{kind}_{span}": POINTS[f"{kind}_{name}"] for kind in ("before", "around", "after") for span, name in here.items()
+        }
+        self.body = POINTS[f"before_{stage}_iter"]
+        self.before_stage_epoch, self.around_stage_epoch, self.after_stage_epoch = self.players(f"{stage}_epoch")
+        self.before_stage_iter, self.around_stage_iter, self.after_stage_iter = self.players(f"{stage}_iter")
+        self.before_fetch, self.around_fetch, self.after_fetch = self.players("fetch")
+        self.before_iter, self.around_iter, self.after_iter = self.players("iter")
+        self.verbs = eager.verbs(self)
+
+    def players(self, span: str) -> tuple[Players, Players, Players]:
+        """Who plays before, around and after ``span`` in this stage."""
+        at = self.plan.players_at
+        before, around, after = (at(f"{kind}_{span}", self.stage) for kind in ("before", "around", "after"))
+        return before, around, after
+
+
+class Plan:
+    """For every point the tuple of its players on this rank, in order."""
+
+    def __init__(self, callbacks: Sequence[Callback], run: Run, instrument: Instrument | None = None) -> None:
+        self.optimizers = run.optimizers
+        self.callbacks, self.main = arrange(callbacks, run.rank, run.local_rank)
+        self._instrument = instrument
+        self._table = self._players_by_point()
+        self._labels = {
+            (point, player): callback.name for point, rows in self._table.items() for callback, player in rows
+        }
+        self.watch = watched(self.callbacks, someone_plays=bool(self._table["after_best"]))
+        self.before_run, self.around_run, self.after_run = (self.players_at(f"{kind}_run") for kind in _KINDS)
+        self.before_epoch, self.around_epoch, self.after_epoch = (self.players_at(f"{kind}_epoch") for kind in _KINDS)
+        self.after_launch = self.players_at("after_launch")
+        self.after_log = self.players_at("after_log")
+        self.after_best = self.players_at("after_best")
+        self.after_error = self.players_at("after_error")
+        self.adjust_lr = self.behaviour("on_lr_adjust")
+        self.saver = next((callback.save for callback in self.callbacks if hasattr(callback, "save")), None)
+        self.stages = {stage: StageScore(self, stage) for stage in STAGES}
+        self._handles: list[Any] = []
+
+    def _players_by_point(self) -> dict[str, list[tuple[Callback, Player]]]:
+        table: dict[str, list[tuple[Callback, Player]]] = {name: [] for name in POINTS}
+        for callback in self.callbacks:
+            for name, player in callback.plays().items():
+                point = POINTS[name]
+                if point.kind is Kind.BEHAVIOUR:
+                    continue
+                if point.kind is Kind.AROUND:
+                    player = as_around(player)
+                if self._instrument is not None:
+                    player = self._instrument(point, callback, player)
+                table[name].append((callback, player))
+        return table
+
+    def players_at(self, point: str, stage: str | None = None) -> Players:
+        """The players of ``point``; a callback with ``stages`` plays the points that stages share only in those."""
+        shared = stage is not None and POINTS[point].span in _PER_STAGE_ITERATION
+        return tuple(
+            player
+            for callback, player in self._table[point]
+            if not (shared and callback.stages is not None and stage not in callback.stages)
+        )
+
+    def callbacks_at(self, point: str, stage: str | None = None) -> list[Callback]:
+        """Like ``players_at``, but who they belong to."""
+        players = self.players_at(point, stage)
+        return [callback for callback, player in self._table[point] if player in players]
+
+    def own(self, callback: Callback, point: str) -> Players:
+        """The players of ``point`` that belong to ``callback``."""
+        return tuple(player for owner, player in self._table[point] if owner is callback)
+
+    def label(self, point: str, player: Player) -> str:
+        return self._labels.get((point, player), getattr(player, "__qualname__", "a callback"))
+
+    def is_default(self, *behaviours: str) -> bool:
+        return not any(overrides(type(self.main), behaviour) for behaviour in behaviours)
+
+    def behaviour(self, name: str) -> Player:
+        """What happens at ``name``: the library's own method as it is, a user's with its place noted for errors."""
+        method: Player = getattr(self.main, name)
+        if self.is_default(name):
+            return method
+        point, main = POINTS[name], self.main
+
+        def behave(run: Run) -> None:
+            run._at = point
+            try:
+                method(run)
+            except BaseException as error:
+                note(run, error, f"{main.name}.{name}")
+                raise
+
+        return behave
+
+    def claim(self, run: Run) -> None:
+        """Refuses a callback that plays in another run at this moment, then marks all as playing in this one."""
+        for callback in self.callbacks:
+            if callback in _running and _running[callback] is not run:
+                raise CallbackError(f"{callback.name} is playing in another run; give each run its own instance")
+        for callback in self.callbacks:
+            _running[callback] = run
+
+    def begin(self, run: Run) -> None:
+        """Listens for optimizers that a user's own backward steps by itself."""
+        if not self.is_default("on_iter_backward"):
+            self._handles = [eager.notice_own_steps(run, optimizer) for optimizer in run.optimizers]
+
+    def release(self, run: Run) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for callback in self.callbacks:
+            _running.pop(callback, None)
+
+    def check(self, run: Run) -> None:
+        """Refuses what cannot work together with these optimizers, once before_run has set everything up."""
+        closures = [type(optimizer).__name__ for optimizer in run.optimizers if eager.needs_closure(optimizer)]
+        if run.mode != "fit" or not closures:
+            return
+        if run.scaler is not None:
+            raise CallbackError(f"{closures[0]} evaluates the loss several times a step, which fp16 scaling does not allow")
+        for callback in self.callbacks:
+            if "gradients" in callback.owns:
+                raise CallbackError(
+                    f"{callback.name} changes gradients before the step, but {closures[0]} computes new ones inside it"
+                )
+
+
+_KINDS = ("before", "around", "after")
+
+
+def arrange(callbacks: Sequence[Callback], rank: int, local_rank: int) -> tuple[tuple[Callback, ...], MainCallback]:
+    """Checks the callbacks, adds the default main one if there is none, and sorts those that exist on this rank."""
+    for callback in callbacks:
+        check_callback(callback)
+    check_together(callbacks)
+    present = [callback for callback in callbacks if _is_on(callback, rank, local_rank)]
+    main = next((callback for callback in present if isinstance(callback, MainCallback)), None)
+    if main is None:
+        main = MainCallback()
+        present.insert(0, main)
+    return tuple(sorted(present, key=lambda callback: callback.order)), main
+
+
+def _is_on(callback: Callback, rank: int, local_rank: int) -> bool:
+    ranks = callback.ranks
+    if isinstance(ranks, str):
+        return ranks == "all" or (rank == 0 if ranks == "main" else local_rank == 0)
+    return rank in ranks
+
+
+def watched(callbacks: Sequence[Callback], someone_plays: bool) -> Watched | None:
+    """The watched metric: what ``Watch`` says, else the one that the callbacks monitor."""
+    sayers = [callback for callback in callbacks if isinstance(callback, Watch)]
+    if len(sayers) > 1:
+        raise CallbackError(f"{len(sayers)} Watch callbacks; a run watches one metric")
+    monitors = sayers or [callback for callback in callbacks if callback.monitor is not None]
+    found = {(callback.monitor, callback.mode or infer_mode(str(callback.monitor))): callback for callback in monitors}
+    if len(found) > 1:
+        if someone_plays:
+            names = ", ".join(f"{callback.name} ({name}, {mode})" for (name, mode), callback in found.items())
+            raise CallbackError(f'several metrics could decide what is best: {names}. Say which: add Watch("val/loss")')
+        return None
+    for (name, mode), callback in found.items():
+        return Watched(str(name), mode, callback.name)
+    return None

@@ -1,0 +1,141 @@
+"""What is refused before a run begins, so that nothing is silently ignored while it runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from cadenza.callback import BEHAVIOUR_NAMES, Callback, FunctionCallback, MainCallback
+from cadenza.points import POINTS, REQUESTS, STAGES, Kind, looks_like_a_point, nearest
+from cadenza.stubs import Stubs
+
+_BASES = (Stubs, Callback, MainCallback)
+_OWN_NAMES = frozenset(name for base in _BASES for name in vars(base))
+AGREEMENTS = ("any", "all", "main", "same")
+
+
+class CallbackError(TypeError):
+    """A callback cannot take part as it is written."""
+
+
+def check_callback(callback: object) -> None:
+    """Refuses what would be ignored or would fail later: names that are no points, wrong signatures, declarations."""
+    if isinstance(callback, type):
+        raise CallbackError(f"{callback.__name__} is a class; put an instance into callbacks: {callback.__name__}()")
+    if not isinstance(callback, Callback):
+        hint = "; to play one function use trainer.on(point)(function)" if callable(callback) else ""
+        raise CallbackError(f"{callback!r} is not a callback: derive its class from cadenza.Callback{hint}")
+    for cls in type(callback).__mro__:
+        if issubclass(cls, Stubs) and cls not in _BASES:
+            for name, member in vars(cls).items():
+                _check_method(cls, name, member, isinstance(callback, MainCallback))
+    for point, player in callback.plays().items():
+        if point not in POINTS:
+            raise CallbackError(f"{callback.name}.plays() names {point!r}, which is no point{_did_you_mean(point)}")
+        if isinstance(callback, FunctionCallback):
+            check_signature(f"the function {callback.name}", point, player)
+    _check_declarations(callback)
+
+
+def _check_method(cls: type, name: str, member: object, is_main: bool) -> None:
+    function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
+    if not callable(function) or name in _OWN_NAMES and name not in POINTS or hasattr(function, "__cadenza_no_point__"):
+        return
+    where = f"{cls.__name__}.{name}"
+    if name in POINTS:
+        if name in BEHAVIOUR_NAMES and not is_main:
+            raise CallbackError(f"{where} is a behaviour, and only the MainCallback owns it: derive {cls.__name__} from it")
+        if inspect.isfunction(function):
+            check_signature(where, name, function, bound=not isinstance(member, staticmethod))
+    elif looks_like_a_point(name) and inspect.isfunction(function):
+        raise CallbackError(
+            f"{where} looks like a point and is none{_did_you_mean(name)} If it is a helper of your own, give it another "
+            "name or mark it with @cadenza.not_a_point"
+        )
+
+
+def _did_you_mean(name: str) -> str:
+    near = nearest(name)
+    return f"; did you mean {near}?" if near else "; `cadenza points` lists them all."
+
+
+def check_signature(where: str, point: str, function: Callable[..., Any], *, bound: bool = False) -> None:
+    """A player takes the run and nothing else; only ``around`` may yield; nothing is asynchronous."""
+    plain = inspect.unwrap(function)
+    if inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain):
+        raise CallbackError(f"{where} is asynchronous; a point is played by a plain function")
+    if inspect.isgeneratorfunction(plain) and POINTS[point].kind is not Kind.AROUND:
+        raise CallbackError(f"{where} yields, so it would never run; only around_* points may be generators")
+    try:
+        signature = inspect.signature(function)
+        signature.bind(*([None, None] if bound else [None]))
+    except TypeError:
+        raise CallbackError(f"{where}{signature} must be callable with the run alone: def {point}(self, run)") from None
+    except ValueError:
+        return  # a builtin without a signature
+
+
+def _check_declarations(callback: Callback) -> None:
+    def refuse(what: str, valid: str) -> None:
+        raise CallbackError(f"{callback.name}.{what} = {getattr(callback, what)!r}: it must be {valid}")
+
+    if not isinstance(callback.order, int):
+        refuse("order", "an Order or a whole number")
+    if callback.stages is not None and not (
+        isinstance(callback.stages, set | frozenset) and callback.stages and callback.stages <= set(STAGES)
+    ):
+        refuse("stages", f"None or a set of {', '.join(STAGES)}")
+    if not isinstance(callback.owns, set | frozenset):
+        refuse("owns", 'a set of names, such as {"lr"}')
+    ranks = callback.ranks
+    if not (ranks in ("all", "main", "local_main") or isinstance(ranks, set | frozenset)):
+        refuse("ranks", '"all", "main", "local_main" or a set of ranks')
+    if not isinstance(callback.asks, set | frozenset) or not callback.asks <= set(REQUESTS):
+        refuse("asks", f"a set of {', '.join(REQUESTS)}")
+    if callback.agree not in AGREEMENTS:
+        refuse("agree", f"one of {', '.join(AGREEMENTS)}")
+    if isinstance(callback, MainCallback) and callback.lr_every not in ("epoch", "iter"):
+        refuse("lr_every", '"epoch" or "iter"')
+
+
+def check_together(callbacks: Sequence[Callback]) -> None:
+    """Refuses callbacks that cannot play in one run."""
+    seen: set[int] = set()
+    for callback in callbacks:
+        if id(callback) in seen:
+            raise CallbackError(f"{callback.name} stands twice in callbacks; one instance plays once")
+        seen.add(id(callback))
+    mains = [callback for callback in callbacks if isinstance(callback, MainCallback)]
+    if len(mains) > 1:
+        names = " and ".join(main.name for main in mains)
+        raise CallbackError(f"{names} both own the behaviours; a run has exactly one MainCallback")
+    owners: dict[str, Callback] = {}
+    for callback in callbacks:
+        for thing in sorted(callback.owns):
+            for taken in _overlapping(thing, owners):
+                raise CallbackError(
+                    f"{owners[taken].name} and {callback.name} both own {thing!r}; only one of them can set it"
+                )
+            owners[thing] = callback
+    keyed: dict[str, Callback] = {}
+    for callback in callbacks:
+        if callback.state_dict() and callback.name in keyed:
+            raise CallbackError(
+                f"two callbacks keep their state under the name {callback.name!r}; give one of them another .name"
+            )
+        if callback.state_dict():
+            keyed[callback.name] = callback
+
+
+def _overlapping(thing: str, owners: dict[str, Callback]) -> list[str]:
+    """``lr`` stands for the learning rate of all optimizers, ``lr[0]`` for that of the first."""
+    whole = thing.split("[")[0]
+    return [taken for taken in owners if taken == thing or (thing == whole and taken.split("[")[0] == whole) or taken == whole]
+
+
+def nearest_point(name: str) -> str:
+    """What to say of a text that should name a point."""
+    near = nearest(name) or next(iter(get_close_matches(name, POINTS, n=1, cutoff=0.3)), None)
+    return f"{name!r} is no point{f'; did you mean {near!r}?' if near else ''} `cadenza points` lists them all"

@@ -1,0 +1,50 @@
+"""All random number generators that a training draws from, together."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds Python, torch on all devices and, if it is loaded, NumPy."""
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"a seed is a whole number from 0 to 2**32 - 1, not {seed}")
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+
+
+def rng_state(device: torch.device | None = None) -> dict[str, Any]:
+    """The state of every generator; ``set_rng_state`` puts it back."""
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if "numpy" in sys.modules:
+        state["numpy"] = sys.modules["numpy"].random.get_state()
+    if device is not None and device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_rng_state(state: dict[str, Any], device: torch.device | None = None) -> None:
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
+    if "numpy" in state:
+        sys.modules["numpy"].random.set_state(state["numpy"])
+    if "cuda" in state and device is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+@contextlib.contextmanager
+def rng_kept(device: torch.device | None = None) -> Iterator[None]:
+    """Whatever is drawn inside, all generators are as before afterwards."""
+    state = rng_state(device)
+    try:
+        yield
+    finally:
+        set_rng_state(state, device)

@@ -1,0 +1,107 @@
+"""How a point is played: calling its players, entering and leaving what is held around a span."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cadenza.points import Point
+
+if TYPE_CHECKING:
+    from cadenza.passes import Pass
+    from cadenza.run import Run
+
+Player: TypeAlias = "Callable[[Run], Any]"
+Players: TypeAlias = tuple[Player, ...]
+Exits: TypeAlias = list[tuple[AbstractContextManager[Any], Player]]
+
+
+def fire(run: Run, point: Point, players: Players) -> None:
+    """Plays ``point``: every player once, in order. A request that one makes does not keep the others from playing."""
+    run._at = point
+    for player in players:
+        try:
+            player(run)
+        except BaseException as error:
+            blame(run, error, point, player)
+            raise
+
+
+def enter(run: Run, point: Point, players: Players, exits: Exits) -> None:
+    """Enters what each player holds around the span; ``exits`` grows as it goes, so that a failure can be undone."""
+    run._at = point
+    for player in players:
+        try:
+            held = player(run)
+            if held is None:
+                continue
+            if not hasattr(held, "__exit__"):
+                raise TypeError(f"{point.name} returns a context manager or None, not {type(held).__name__}")
+            held.__enter__()
+        except BaseException as error:
+            blame(run, error, point, player)
+            raise
+        exits.append((held, player))
+
+
+def leave(run: Run, point: Point, exits: Exits, error: BaseException | None) -> None:
+    """Leaves everything in ``exits``, last entered first. None of them can swallow ``error``; all are left."""
+    raised: BaseException | None = None
+    while exits:
+        held, player = exits.pop()
+        run._at = point
+        seen = raised or error
+        try:
+            held.__exit__(type(seen) if seen else None, seen, seen.__traceback__ if seen else None)
+        except BaseException as new:
+            if new is not seen:
+                blame(run, new, point, player)
+                raised = new
+    if raised is not None:
+        raise raised
+
+
+def hold(run: Run, point: Point, players: Players, act: Callable[[Run], object]) -> object:
+    """Does ``act`` with everything that the players of an ``around`` point hold."""
+    exits: Exits = []
+    try:
+        enter(run, point, players, exits)
+        result = act(run)
+    except BaseException as error:
+        leave(run, point, exits, error)
+        raise
+    leave(run, point, exits, None)
+    return result
+
+
+def blame(run: Run, error: BaseException, point: Point, player: Player) -> None:
+    """Says in a note which callback raised and at which point."""
+    note(run, error, f"{run._plan.label(point.name, player)} at {point.name}")
+
+
+def note(run: Run, error: BaseException, where: str) -> None:
+    """Adds one note to ``error``; the innermost one stays."""
+    if run._blamed is not error:
+        run._blamed = error
+        error.add_note(f"cadenza: raised in {where}{whereabouts(run)}")
+
+
+def whereabouts(run: Run) -> str:
+    """Where the run stands, in words."""
+    parts = []
+    if run.mode == "fit":
+        parts.append(f"epoch {run.epoch}")
+    if run.stage is not None:
+        name = f" loader {run.loader_name!r}" if run.loader_name else ""
+        parts.append(f"{run.stage}{name} batch {run._pass.index}")
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+
+
+def blame_loader(run: Run, this: Pass, error: BaseException) -> None:
+    """Says in a note that the user's loader raised, and how far it had come."""
+    epoch = f" of epoch {run.epoch}" if run.mode == "fit" else ""
+    error.add_note(f"cadenza: raised by the {this.stage} loader after {this.index + 1} batches{epoch}")
+    run._blamed = error

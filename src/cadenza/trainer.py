@@ -1,0 +1,250 @@
+"""The front door."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from cadenza import loop
+from cadenza.callback import Callback, FunctionCallback
+from cadenza.clock import Clock, Duration
+from cadenza.explain import Score, explain
+from cadenza.history import History
+from cadenza.passes import length_of
+from cadenza.plan import Plan
+from cadenza.points import POINTS
+from cadenza.registration import CallbackError, check_callback, check_signature, check_together, nearest_point
+from cadenza.requests import REPLAN
+from cadenza.rng import seed_everything
+from cadenza.run import Run, Training
+
+if TYPE_CHECKING:
+    from cadenza.run import Best
+
+log = logging.getLogger("cadenza")
+
+
+class Trainer:
+    """Trains ``model``, and plays your callbacks at the points of the score.
+
+    >>> from cadenza.testing import tiny_classifier, tiny_loader
+    >>> model = tiny_classifier()
+    >>> trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss(), device="cpu")
+    >>> history = trainer.fit(tiny_loader(), epochs=2)
+    >>> len(history["train/loss"])
+    2
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        criterion: Callable[..., Any] | None = None,
+        *,
+        scheduler: Any = None,
+        callbacks: Iterable[Callback] = (),
+        device: str | torch.device = "auto",
+        strategy: str = "auto",
+        execution: str = "eager",
+        experiment: Any = None,
+        seed: int | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+        if strategy not in ("auto", "single"):
+            raise ValueError(f'strategy {strategy!r} is not available in this version; use "auto" or "single"')
+        if execution != "eager":
+            raise ValueError(f'execution {execution!r} is not available in this version; use "eager"')
+        self._training = Training(
+            module=model,
+            optimizers=_listed(optimizer, Optimizer, "optimizer", "torch.optim.Optimizer"),
+            criterion=criterion,
+            schedulers=_listed(scheduler, object, "scheduler", "a scheduler with step()"),
+            device=choose_device(device),
+            experiment=experiment,
+        )
+        self._callbacks = _checked(callbacks)
+        self._seed = seed
+        self._running: Run | None = None
+
+    # Callbacks ------------------------------------------------------------------------------------------------------
+
+    @property
+    def callbacks(self) -> tuple[Callback, ...]:
+        """The callbacks in the order in which they were given."""
+        return tuple(self._callbacks)
+
+    def add(self, callback: Callback) -> None:
+        """Adds a callback. In a running fit it plays from the next iteration on."""
+        check_callback(callback)
+        check_together([*self._callbacks, callback])
+        self._callbacks.append(callback)
+        self._replan()
+
+    def remove(self, callback: Callback) -> None:
+        """Removes a callback. In a running fit it plays until the end of this iteration."""
+        if not any(known is callback for known in self._callbacks):
+            raise ValueError(f"{getattr(callback, 'name', callback)!r} is not among the callbacks of this trainer")
+        self._callbacks = [known for known in self._callbacks if known is not callback]
+        self._replan()
+
+    def on(self, point: str) -> Callable[[Callable[[Run], Any]], Callable[[Run], Any]]:
+        """A decorator that plays a function at ``point``. The same function again replaces the old one."""
+        if point not in POINTS:
+            raise CallbackError(nearest_point(point))
+
+        def register(function: Callable[[Run], Any]) -> Callable[[Run], Any]:
+            check_signature(f"the function {getattr(function, '__qualname__', function)}", point, function)
+            added = FunctionCallback(point, function)
+            old = [known for known in self._callbacks if isinstance(known, FunctionCallback) and known.key == added.key]
+            for known in old:
+                log.info("%s at %s replaces the function of the same name", added.name, point)
+                self._callbacks.remove(known)
+            self.add(added)
+            return function
+
+        return register
+
+    def _replan(self) -> None:
+        if self._running is not None:
+            self._running._asked |= REPLAN
+
+    def explain(self) -> Score:
+        """The score: every point, who plays there, in which order. Text when printed, a table in a notebook."""
+        return explain(Plan(self._callbacks, Run(self._training, self._plan)))
+
+    # Running --------------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        train_loader: Iterable[Any],
+        val_loader: Any = None,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        validate_every: str = "1 epoch",
+        test_loaders: Any = None,
+        resume: Any = None,
+    ) -> History:
+        """Trains for so many more epochs or steps, and returns the history of all fits."""
+        if resume is not None:
+            raise ValueError("resume is not available in this version")
+        if epochs is None and steps is None:
+            raise ValueError("say how far to train: fit(..., epochs=10) or fit(..., steps=1000)")
+        every = Duration.interval(validate_every)
+        check_loader("train_loader", train_loader)
+        for name, loader in (*loop.named(val_loader).items(), *loop.named(test_loaders).items()):
+            check_loader(f"loader {name!r}" if name else "val_loader or test_loaders", loader)
+        with self.run(epochs=epochs, steps=steps) as run:
+            run.train_loader, run.val_loader = train_loader, val_loader
+            loop.fit(run, every, loop.named(test_loaders))
+        return self.history
+
+    def validate(self, loader: Any) -> dict[str, float]:
+        """The metrics over a validation loader, or over each of a dict of them."""
+        check_loader("loader", loader)
+        with self._run("validate") as run:
+            run.val_loader = loader
+            loop.validate(run)
+        return dict(run.metrics)
+
+    def test(self, loader: Any) -> dict[str, float]:
+        """The metrics over a test loader, or over each of a dict of them."""
+        check_loader("loader", loader)
+        with self._run("test") as run:
+            loop.test(run, loop.named(loader))
+        return dict(run.metrics)
+
+    def predict(self, loader: Iterable[Any], *, device: str | torch.device | None = "cpu") -> Any:
+        """The outputs for ``loader`` in order, on the CPU; with ``device=None`` they stay where they were made."""
+        check_loader("loader", loader)
+        with self._run("predict") as run:
+            return loop.predict(run, loader, None if device is None else torch.device(device))
+
+    def run(self, *, epochs: int | None = None, steps: int | None = None) -> Run:
+        """A fit that you write yourself: ``with trainer.run(epochs=10) as run:`` and the verbs of ``run``."""
+        if not self._training.optimizers:
+            raise ValueError("training needs an optimizer: Trainer(model, optimizer, ...)")
+        if not any(parameter.requires_grad for parameter in self._training.module.parameters()):
+            raise ValueError("the model has no parameter that could be trained")
+        if self._seed is not None and not self._training.launched:
+            seed_everything(self._seed)
+        return self._run("fit", epochs=epochs, steps=steps)
+
+    def _run(self, mode: str, **limits: Any) -> Run:
+        return Run(self._training, self._plan, mode, **limits)
+
+    def _plan(self, run: Run) -> Plan:
+        if self._running is not None and self._running is not run and self._running.is_open:
+            raise RuntimeError("this trainer is already running; callbacks use run.evaluate() and run.predict() instead")
+        self._running = run
+        return Plan(self._callbacks, run)
+
+    # What is known afterwards ---------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> nn.Module:
+        return self._training.module
+
+    @property
+    def history(self) -> History:
+        return self._training.history
+
+    @property
+    def clock(self) -> Clock:
+        return self._training.clock
+
+    @property
+    def best(self) -> Best | None:
+        return self._training.best
+
+    @property
+    def store(self) -> dict[str, Any]:
+        """What callbacks put into ``run.store``."""
+        return self._training.store
+
+
+def choose_device(device: str | torch.device) -> torch.device:
+    """``"auto"`` is the accelerator that is there, else the CPU."""
+    if device != "auto":
+        return torch.device(device)
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return torch.device("cpu") if accelerator is None else accelerator
+
+
+def check_loader(what: str, loader: Any) -> None:
+    """Refuses a loader that cannot give a batch, before anything has begun."""
+    if isinstance(loader, Mapping):
+        if not loader:
+            raise ValueError(f"{what} is an empty dict")
+        for name, one in loader.items():
+            check_loader(f"{what} {name!r}", one)
+    elif not hasattr(loader, "__iter__"):
+        raise TypeError(f"{what} must be iterable, such as a DataLoader or a list of batches, not {type(loader).__name__}")
+    elif length_of(loader) == 0:
+        raise ValueError(f"{what} is empty: it has no batch")
+
+
+def _listed(value: Any, kind: type, name: str, wanted: str) -> list[Any]:
+    if value is None:
+        return []
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    for one in values:
+        if not isinstance(one, kind) or not hasattr(one, "step"):
+            raise TypeError(f"{name} must be {wanted} or a list of them, not {type(one).__name__}")
+    return values
+
+
+def _checked(callbacks: Any) -> list[Callback]:
+    if not isinstance(callbacks, list | tuple):
+        one = f"[{type(callbacks).__name__}(...)]" if isinstance(callbacks, Callback) else "[...]"
+        raise CallbackError(f"callbacks must be a list, not {type(callbacks).__name__}: callbacks={one}")
+    for callback in callbacks:
+        check_callback(callback)
+    check_together(callbacks)
+    return list(callbacks)

@@ -1,0 +1,54 @@
+"""Writes what is made from the table of points: the stubs of ``Callback`` and the page ``docs/points.md``.
+
+Run it with ``make generate`` after changing ``points.py``; a test compares the files with what this would write.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from cadenza.cli.score import points_page
+from cadenza.points import POINTS, Kind, Point
+
+ROOT = Path(__file__).resolve().parent.parent
+
+HEAD = '''"""A typed method for every point, so that editors complete them. Made from ``points.py`` by ``make generate``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+'''
+
+
+def _method(point: Point) -> str:
+    holds = point.kind is Kind.AROUND
+    returns = "AbstractContextManager[Any] | Iterator[None] | None" if holds else "None"
+    says = point.says[0].upper() + point.says[1:] + "."
+    text = textwrap.wrap(says, 110)
+    doc = f'        """{text[0]}"""' if len(text) == 1 else "\n".join(
+        ['        """' + text[0], *("        " + line for line in text[1:]), '        """']
+    )
+    body = "\n        return None" if holds else ""
+    return f"    def {point.name}(self, run: Run) -> {returns}:\n{doc}{body}\n"
+
+
+def stubs() -> str:
+    """The source of ``src/cadenza/stubs.py``."""
+    points = [point for point in POINTS.values() if point.kind is not Kind.BEHAVIOUR]
+    body = "\n".join(_method(point) for point in points)
+    return f'{HEAD}\n\nclass Stubs:\n    """Every place at which a callback may play. None of them does anything by itself."""\n\n{body}'
+
+
+FILES = {"src/cadenza/stubs.py": stubs, "docs/points.md": points_page}
+
+
+if __name__ == "__main__":
+    for path, make in FILES.items():
+        (ROOT / path).write_text(make(), encoding="utf-8")
+        print(f"wrote {path}")
