@@ -31,8 +31,10 @@ def _method(point: Point) -> str:
     returns = "AbstractContextManager[Any] | Iterator[None] | None" if holds else "None"
     says = point.says[0].upper() + point.says[1:] + "."
     text = textwrap.wrap(says, 110)
-    doc = f'        """{text[0]}"""' if len(text) == 1 else "\n".join(
-        ['        """' + text[0], *("        " + line for line in text[1:]), '        """']
+    doc = (
+        f'        """{text[0]}"""'
+        if len(text) == 1
+        else "\n".join(['        """' + text[0], *("        " + line for line in text[1:]), '        """'])
     )
     body = "\n        return None" if holds else ""
     return f"    def {point.name}(self, run: Run) -> {returns}:\n{doc}{body}\n"

@@ -4,10 +4,11 @@ import logging as _logging
 
 from cadenza.callback import Callback, MainCallback, Order, Watch, not_a_point
 from cadenza.clock import Clock, Duration
+from cadenza.decisions import Best
 from cadenza.history import History
 from cadenza.points import POINTS
 from cadenza.registration import CallbackError
-from cadenza.run import Best, Run
+from cadenza.run import Run
 from cadenza.trainer import Trainer
 from cadenza.when import When
 

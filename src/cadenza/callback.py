@@ -6,7 +6,7 @@ import contextlib
 import inspect
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,11 @@ class Callback(Stubs):
         super().__init_subclass__(**kwargs)
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
+
+    @classmethod
+    def example(cls) -> Self:
+        """An instance with typical arguments, for checks that are run over all callbacks."""
+        return cls()
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """The points at which this callback plays, each with what is called there."""
@@ -126,6 +131,9 @@ class MainCallback(Callback):
     def on_iter_forward(self, run: Run) -> None:
         """Calls the model with the inputs of the batch."""
         batch = run.batch
+        if type(batch) in (list, tuple) and len(batch) == 2:  # by far the most common, so it is asked first
+            run.output = run.model(batch[0])
+            return
         if isinstance(batch, Tensor):
             run.output = run.model(batch)
             return
@@ -138,14 +146,14 @@ class MainCallback(Callback):
             raise TypeError(not_understood(batch))
 
     def _call_with_names(self, run: Run, batch: Any, named: dict[str, Any]) -> Any:
-        """``model(**parts)`` if its signature takes the names, else ``model(batch)``."""
+        """``model(**parts)`` if its signature takes the names, else ``model(batch)``, without targets to predict."""
         rest = {key: value for key, value in named.items() if key not in TARGET_KEYS}
-        if run.stage == "pred":
-            return run.model(**rest) if self._accepts(run.module, rest) else run.model(rest)
-        for parts in (named, rest):
+        for parts in (named, rest) if run.stage != "pred" else (rest,):
             if self._accepts(run.module, parts):
                 return run.model(**parts)
-        return run.model(batch)
+        if isinstance(batch, tuple):
+            return run.model(*rest.values())
+        return run.model(rest if run.stage == "pred" else batch)
 
     def _accepts(self, module: nn.Module, parts: dict[str, Any]) -> bool:
         keys = frozenset(parts)
@@ -169,7 +177,7 @@ class MainCallback(Callback):
 
     def on_iter_backward(self, run: Run) -> None:
         """Back-propagates ``run.loss``, which is weighted and scaled here."""
-        run.loss.backward()
+        run.loss.backward()  # type: ignore[no-untyped-call]
 
     def on_iter_step(self, run: Run) -> None:
         """Steps every optimizer."""

@@ -7,7 +7,16 @@ import time
 from dataclasses import dataclass
 
 UNITS = ("batches", "steps", "samples", "tokens", "epochs", "seconds")
-_SECONDS = {"second": 1.0, "sec": 1.0, "s": 1.0, "minute": 60.0, "min": 60.0, "hour": 3600.0, "h": 3600.0, "day": 86400.0}
+_SECONDS = {
+    "second": 1.0,
+    "sec": 1.0,
+    "s": 1.0,
+    "minute": 60.0,
+    "min": 60.0,
+    "hour": 3600.0,
+    "h": 3600.0,
+    "day": 86400.0,
+}
 _ALIASES = {"batch": "batches", "iter": "batches", "iteration": "batches"}
 _DURATION = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*")
 
@@ -39,10 +48,12 @@ class Duration:
         match = _DURATION.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(
-                f'{text!r} is not a duration: write a number and a unit, such as "100 steps", "2 epochs" or "30 minutes"'
+                f'{text!r} is not a duration: write a number and a unit, such as "100 steps" or "30 minutes"'
             )
         number, word = match[1].replace("_", ""), match[2].lower()
-        singular = word if word in ("s", "h") else word.removesuffix("es") if word == "batches" else word.removesuffix("s")
+        singular = (
+            word if word in ("s", "h") else word.removesuffix("es") if word == "batches" else word.removesuffix("s")
+        )
         if singular in _SECONDS:
             return cls(float(number) * _SECONDS[singular], "seconds")
         unit = _ALIASES.get(singular, singular + "s")

@@ -19,8 +19,7 @@ class Score(str):
 
     def _repr_html_(self) -> str:
         cells = "".join(
-            f"<tr><td style='text-align:left'><code>{html.escape(point)}</code></td>"
-            f"<td style='text-align:left'>{html.escape(who)}</td><td style='text-align:left'>{html.escape(says)}</td></tr>"
+            f"<tr><td><code>{html.escape(point)}</code></td><td>{html.escape(who)}</td><td>{html.escape(says)}</td></tr>"
             for point, who, says in self.rows
         )
         return f"<table><tr><th>point</th><th>who plays</th><th>what is true there</th></tr>{cells}</table>"
@@ -49,13 +48,19 @@ def _players(plan: Plan, point: Point) -> list[str]:
     stages = point.stages if point.span in ("fetch", "iter", "forward", "loss") else ()
     names = []
     for callback in plan.callbacks_at(point.name):
-        only = "" if callback.stages is None or not stages else f" ({', '.join(s for s in STAGES if s in callback.stages)})"
+        only = (
+            ""
+            if callback.stages is None or not stages
+            else f" ({', '.join(s for s in STAGES if s in callback.stages)})"
+        )
         names.append(callback.name + only)
     return names
 
 
 def _about(callback: Callback) -> str:
-    ranks = callback.ranks if isinstance(callback.ranks, str) else "ranks " + ", ".join(map(str, sorted(callback.ranks)))
+    ranks = (
+        callback.ranks if isinstance(callback.ranks, str) else "ranks " + ", ".join(map(str, sorted(callback.ranks)))
+    )
     parts = [f"order {int(callback.order)}", f"on {ranks}" if ranks != "all" else "on all ranks"]
     if callback.owns:
         parts.append("owns " + ", ".join(sorted(callback.owns)))

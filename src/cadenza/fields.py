@@ -10,7 +10,19 @@ from cadenza.points import FIELDS, Point
 if TYPE_CHECKING:
     from torch import Tensor
 
-SLOTS = ("batch", "batch_idx", "skipped", "output", "loss")
+    from cadenza.frames import Outside, Pass
+
+NOTHING: frozenset[str] = frozenset()
+
+
+class _Gone:
+    """What stands in a field whose life has ended, or has not begun."""
+
+    def __repr__(self) -> str:
+        return "GONE"
+
+
+GONE: Any = _Gone()
 
 
 class FieldError(AttributeError):
@@ -22,9 +34,7 @@ class FieldError(AttributeError):
         self.stage = stage
 
     def __str__(self) -> str:
-        life = FIELDS.get(self.name or "")
-        if life is None:
-            return f"a run has no field {self.name!r}; run.store is the place for values of your own"
+        life = FIELDS[str(self.name)]
         here = self.at.name if self.at else "outside a run"
         stage = f" ({self.stage})" if self.stage else ""
         until = "a prediction has no loss; " if self.stage == "pred" and self.name == "loss" else ""
@@ -34,79 +44,94 @@ class FieldError(AttributeError):
         )
 
 
+def _lived(name: str) -> Any:
+    """A property over ``_name`` that raises while the field is gone. The engine uses ``_name`` itself."""
+    inner = f"_{name}"
+
+    def read(run: Fields) -> Any:
+        value = getattr(run, inner)
+        if value is GONE:
+            raise FieldError(name, run._at, run.stage)
+        return value
+
+    def write(run: Fields, value: Any) -> None:
+        setattr(run, inner, value)
+
+    def delete(run: Fields) -> None:
+        setattr(run, inner, GONE)
+
+    return property(read, write, delete, FIELDS[name].says)
+
+
 class Fields:
-    """Each field is deleted when its life ends: nothing of the last iteration is shown in the next.
+    """Each field is gone when its life ends: nothing of the last iteration is shown in the next."""
 
-    They are slots of a base class without a default, so that reading one outside its life falls through to
-    ``__getattr__`` and reading one inside costs what a plain attribute costs.
-    """
+    stage: str | None
+    _at: Point | None
+    _pass: Pass | Outside
+    _skipped: frozenset[str]
 
-    __slots__ = SLOTS
+    def __init__(self) -> None:
+        self._batch: Any = GONE
+        self._output: Any = GONE
+        self._loss: Any = GONE
+        self._last_loss: Any = None
+        self._last_output: Any = None
 
-    batch: Any
-    batch_idx: int
-    skipped: frozenset[str]
-    output: Any
-    loss: Tensor
+    if TYPE_CHECKING:
+        batch: Any
+        output: Any
+        loss: Tensor
+    else:
+        batch = _lived("batch")
+        output = _lived("output")
+        loss = _lived("loss")
 
-    if not TYPE_CHECKING:
+    @property
+    def batch_idx(self) -> int:
+        """The number of this batch in its pass, from 0."""
+        if self._batch is GONE:
+            raise FieldError("batch_idx", self._at, self.stage)
+        return self._pass.index
 
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
-                raise AttributeError(name)
-            raise FieldError(name, self._at, self.stage)
+    @property
+    def skipped(self) -> frozenset[str]:
+        """The actions of this iteration that were asked away."""
+        if not self._pass.iterating:
+            raise FieldError("skipped", self._at, self.stage)
+        return self._skipped
 
     @property
     def inputs(self) -> Any:
         """The part of the batch that the model gets. Assigning it changes the batch."""
-        return split(self._part("inputs"))[0]
+        return split(self._whole("inputs"))[0]
 
     @inputs.setter
     def inputs(self, value: Any) -> None:
-        self.batch = join(self._part("inputs"), inputs=value)
+        self._batch = join(self._whole("inputs"), inputs=value)
 
     @property
     def targets(self) -> Any:
         """The part of the batch that the loss gets. Assigning it changes the batch."""
-        return split(self._part("targets"))[1]
+        return split(self._whole("targets"))[1]
 
     @targets.setter
     def targets(self, value: Any) -> None:
-        self.batch = join(self._part("targets"), targets=value)
+        self._batch = join(self._whole("targets"), targets=value)
 
-    def _part(self, name: str) -> Any:
-        if not self._alive("batch"):
-            raise FieldError(name, getattr(self, "_at", None), getattr(self, "stage", None))
-        return self.batch
-
-    def _alive(self, name: str) -> bool:
-        try:
-            getattr(self, name)
-        except AttributeError:
-            return False
-        return True
+    def _whole(self, part: str) -> Any:
+        if self._batch is GONE:
+            raise FieldError(part, self._at, self.stage)
+        return self._batch
 
     def _forget(self) -> None:
-        """Deletes what belongs to the iteration that ended. Its loss is freed when the next one exists, which is
-        cheaper than before the next forward, and is when a hand-written loop frees it."""
-        try:
-            self._last_loss = self.loss
-            del self.batch, self.batch_idx, self.skipped, self.output, self.loss
-        except AttributeError:
-            for name in SLOTS:
-                if self._alive(name):
-                    delattr(self, name)
+        """Ends the life of the fields. Loss and output are freed when the next ones exist, which is cheaper than
+        before the next forward, and is when a hand-written loop frees them."""
+        self._last_loss, self._last_output = self._loss, self._output
+        self._batch = self._output = self._loss = GONE
 
-    def _put_aside_fields(self) -> dict[str, Any]:
-        """Takes the living fields away for a nested pass; ``_bring_back_fields`` returns them."""
-        alive = {name: getattr(self, name) for name in SLOTS if self._alive(name)}
-        for name in alive:
-            delattr(self, name)
-        return alive
+    def _fields(self) -> tuple[Any, Any, Any]:
+        return self._batch, self._output, self._loss
 
-    def _bring_back_fields(self, fields: dict[str, Any]) -> None:
-        for name in SLOTS:
-            if name in fields:
-                setattr(self, name, fields[name])
-            elif self._alive(name):
-                delattr(self, name)
+    def _set_fields(self, fields: tuple[Any, Any, Any] = (GONE, GONE, GONE)) -> None:
+        self._batch, self._output, self._loss = fields

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cadenza.clock import Cadence, Duration
-from cadenza.data import to_device
-from cadenza.data.gather import gather
+from cadenza.data import gather, to_device
 
 if TYPE_CHECKING:
     import torch

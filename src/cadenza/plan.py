@@ -12,7 +12,7 @@ from cadenza.callback import Callback, MainCallback, Watch, as_around, infer_mod
 from cadenza.execution import eager
 from cadenza.points import POINTS, STAGES, Kind, Point
 from cadenza.registration import CallbackError, check_callback, check_together
-from cadenza.spans import Player, Players, note
+from cadenza.spans import Player, Players
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -43,13 +43,18 @@ class StageScore:
         self.plan = plan
         here = {"stage_epoch": f"{stage}_epoch", "stage_iter": f"{stage}_iter"}
         self.point = {
-            f"{kind}_{span}": POINTS[f"{kind}_{name}"] for kind in ("before", "around", "after") for span, name in here.items()
+            f"{kind}_{span}": POINTS[f"{kind}_{name}"]
+            for kind in ("before", "around", "after")
+            for span, name in here.items()
         }
         self.body = POINTS[f"before_{stage}_iter"]
         self.before_stage_epoch, self.around_stage_epoch, self.after_stage_epoch = self.players(f"{stage}_epoch")
         self.before_stage_iter, self.around_stage_iter, self.after_stage_iter = self.players(f"{stage}_iter")
         self.before_fetch, self.around_fetch, self.after_fetch = self.players("fetch")
         self.before_iter, self.around_iter, self.after_iter = self.players("iter")
+        self.plays_fetch = bool(self.before_fetch or self.around_fetch or self.after_fetch)
+        self.plays_iter = any(any(self.players(span)) for span in ("iter", f"{stage}_iter"))
+        self.count = plan.main.count
         self.verbs = eager.verbs(self)
 
     def players(self, span: str) -> tuple[Players, Players, Players]:
@@ -121,19 +126,15 @@ class Plan:
         return not any(overrides(type(self.main), behaviour) for behaviour in behaviours)
 
     def behaviour(self, name: str) -> Player:
-        """What happens at ``name``: the library's own method as it is, a user's with its place noted for errors."""
+        """What happens at ``name``: the library's own method as it is, a user's with its place noted."""
         method: Player = getattr(self.main, name)
         if self.is_default(name):
             return method
-        point, main = POINTS[name], self.main
+        point = POINTS[name]
 
         def behave(run: Run) -> None:
             run._at = point
-            try:
-                method(run)
-            except BaseException as error:
-                note(run, error, f"{main.name}.{name}")
-                raise
+            method(run)
 
         return behave
 
@@ -162,7 +163,9 @@ class Plan:
         if run.mode != "fit" or not closures:
             return
         if run.scaler is not None:
-            raise CallbackError(f"{closures[0]} evaluates the loss several times a step, which fp16 scaling does not allow")
+            raise CallbackError(
+                f"{closures[0]} evaluates the loss several times a step, which fp16 scaling does not allow"
+            )
         for callback in self.callbacks:
             if "gradients" in callback.owns:
                 raise CallbackError(
@@ -198,7 +201,7 @@ def watched(callbacks: Sequence[Callback], someone_plays: bool) -> Watched | Non
     sayers = [callback for callback in callbacks if isinstance(callback, Watch)]
     if len(sayers) > 1:
         raise CallbackError(f"{len(sayers)} Watch callbacks; a run watches one metric")
-    monitors = sayers or [callback for callback in callbacks if callback.monitor is not None]
+    monitors: list[Callback] = [*sayers] or [callback for callback in callbacks if callback.monitor is not None]
     found = {(callback.monitor, callback.mode or infer_mode(str(callback.monitor))): callback for callback in monitors}
     if len(found) > 1:
         if someone_plays:

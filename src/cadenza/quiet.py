@@ -8,19 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cadenza.data import to_device
-from cadenza.data.gather import gather
+from cadenza.data import gather, to_device
+from cadenza.fields import GONE
+from cadenza.frames import Outside
+from cadenza.means import Mean
 from cadenza.rng import rng_kept
 
 if TYPE_CHECKING:
     from cadenza.run import Run
 
 
+class QuietPass(Outside):
+    """Stands in the place of the pass while a nested one goes on."""
+
+    iterating = True
+
+
 def predict(run: Run, loader: Iterable[Any]) -> Any:
     """The outputs of the model for ``loader``, in order, on the CPU."""
     outputs = []
-    with _aside(run, "pred"):
-        for run.batch_idx, batch in enumerate(loader):
+    with _aside(run, "pred") as this:
+        for batch in loader:
+            this.index += 1
             run.batch = to_device(batch, run.device)
             run.main.on_pred_forward(run)
             outputs.append(to_device(run.output, torch.device("cpu")))
@@ -29,14 +38,13 @@ def predict(run: Run, loader: Iterable[Any]) -> Any:
 
 def evaluate(run: Run, loader: Iterable[Any]) -> dict[str, float]:
     """The mean loss over ``loader``, weighted by samples."""
-    from cadenza.passes import Mean
-
     mean = Mean()
-    with _aside(run, "val"):
-        for run.batch_idx, batch in enumerate(loader):
+    with _aside(run, "val") as this:
+        for batch in loader:
+            this.index += 1
             run.batch = to_device(batch, run.device)
             run.main.on_val_forward(run)
-            if not run._alive("loss"):
+            if run._loss is GONE:
                 run.main.on_iter_loss(run)
             mean.add(run.loss, run.main.count(run)[0])
             del run.loss
@@ -47,18 +55,19 @@ def evaluate(run: Run, loader: Iterable[Any]) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _aside(run: Run, stage: str) -> Iterator[None]:
+def _aside(run: Run, stage: str) -> Iterator[QuietPass]:
     """Everything that a nested pass could disturb is put aside, and brought back however it ends."""
-    fields, outer_stage = run._put_aside_fields(), run.stage
+    fields, outer_stage, outer_pass = run._fields(), run.stage, run._pass
+    run._set_fields()
     flags = [(module, module.training) for module in run.module.modules()]
     mode = torch.inference_mode if run.main.inference_mode else torch.no_grad
-    run.stage = stage
+    run.stage, run._pass = stage, (this := QuietPass())
     run.module.eval()
     try:
         with rng_kept(run.device), mode():
-            yield
+            yield this
     finally:
         for module, training in flags:
             module.training = training
-        run.stage = outer_stage
-        run._bring_back_fields(fields)
+        run.stage, run._pass = outer_stage, outer_pass
+        run._set_fields(fields)

@@ -41,17 +41,23 @@ def check_callback(callback: object) -> None:
 
 def _check_method(cls: type, name: str, member: object, is_main: bool) -> None:
     function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
-    if not callable(function) or name in _OWN_NAMES and name not in POINTS or hasattr(function, "__cadenza_no_point__"):
+    if (
+        not callable(function)
+        or (name in _OWN_NAMES and name not in POINTS)
+        or hasattr(function, "__cadenza_no_point__")
+    ):
         return
     where = f"{cls.__name__}.{name}"
     if name in POINTS:
         if name in BEHAVIOUR_NAMES and not is_main:
-            raise CallbackError(f"{where} is a behaviour, and only the MainCallback owns it: derive {cls.__name__} from it")
+            raise CallbackError(
+                f"{where} is a behaviour, which only the MainCallback owns: derive {cls.__name__} from it"
+            )
         if inspect.isfunction(function):
             check_signature(where, name, function, bound=not isinstance(member, staticmethod))
     elif looks_like_a_point(name) and inspect.isfunction(function):
         raise CallbackError(
-            f"{where} looks like a point and is none{_did_you_mean(name)} If it is a helper of your own, give it another "
+            f"{where} looks like a point and is none{_did_you_mean(name)} If it is a helper of yours, give it another "
             "name or mark it with @cadenza.not_a_point"
         )
 
@@ -132,7 +138,8 @@ def check_together(callbacks: Sequence[Callback]) -> None:
 def _overlapping(thing: str, owners: dict[str, Callback]) -> list[str]:
     """``lr`` stands for the learning rate of all optimizers, ``lr[0]`` for that of the first."""
     whole = thing.split("[")[0]
-    return [taken for taken in owners if taken == thing or (thing == whole and taken.split("[")[0] == whole) or taken == whole]
+    same = [taken for taken in owners if taken.split("[")[0] == whole]
+    return same if thing == whole else [taken for taken in same if taken in (thing, whole)]
 
 
 def nearest_point(name: str) -> str:

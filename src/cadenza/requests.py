@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cadenza.fields import Fields
-from cadenza.points import REQUESTS, SPAN, Point
+from cadenza.points import REQUESTS, SPAN
 
 BIT: dict[str, int] = {name: 1 << position for position, name in enumerate(REQUESTS)}
 
@@ -22,8 +22,9 @@ REPLAN = 1 << len(BIT)
 OF_ITERATION = sum(BIT[name] for name, request in REQUESTS.items() if request.scope == "iter")
 OF_PASS = END_EPOCH
 
-ACTIONS: dict[str, tuple[str, ...]] = {stage: SPAN[f"{stage}_iter"].inside for stage in ("train", "val", "test", "pred")}
-NOTHING: frozenset[str] = frozenset()
+ACTIONS: dict[str, tuple[str, ...]] = {
+    stage: SPAN[f"{stage}_iter"].inside for stage in ("train", "val", "test", "pred")
+}
 
 
 def actions_from(stage: str, action: str) -> frozenset[str]:
@@ -35,10 +36,8 @@ def actions_from(stage: str, action: str) -> frozenset[str]:
 class Requests(Fields):
     """What callbacks may ask. A request is recorded, the other players of the point still play, then the loop acts."""
 
-    _at: Point | None
     _asked: int
     _replaying: bool
-    stage: str | None
     mode: str
     stop_reason: str | None
 
@@ -89,7 +88,11 @@ class Requests(Fields):
         point, stage = self._at, self.stage
         if request != "stop" and point is not None:
             again = self._replaying and BIT[request] & OF_ITERATION
-            if again or self.mode != "fit" and request in ("save", "skip_validation") or not point.takes(request, stage):
+            if (
+                again
+                or (self.mode != "fit" and request in ("save", "skip_validation"))
+                or not point.takes(request, stage)
+            ):
                 raise RuntimeError(self._too_late(request, again=bool(again)))
         self._asked |= BIT[request]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cadenza.points import Point
+from cadenza.points import Kind, Point
 
 if TYPE_CHECKING:
-    from cadenza.passes import Pass
+    from cadenza.frames import Pass
     from cadenza.run import Run
 
 Player: TypeAlias = "Callable[[Run], Any]"
@@ -20,12 +20,12 @@ Exits: TypeAlias = list[tuple[AbstractContextManager[Any], Player]]
 def fire(run: Run, point: Point, players: Players) -> None:
     """Plays ``point``: every player once, in order. A request that one makes does not keep the others from playing."""
     run._at = point
-    for player in players:
-        try:
+    try:
+        for player in players:
             player(run)
-        except BaseException as error:
-            blame(run, error, point, player)
-            raise
+    except BaseException as error:
+        blame(run, error, point, player)
+        raise
 
 
 def enter(run: Run, point: Point, players: Players, exits: Exits) -> None:
@@ -81,9 +81,11 @@ def blame(run: Run, error: BaseException, point: Point, player: Player) -> None:
 
 
 def note(run: Run, error: BaseException, where: str) -> None:
-    """Adds one note to ``error``; the innermost one stays."""
+    """Adds one note to ``error``; the innermost one stays. If a user's own behaviour was at work, that is named."""
     if run._blamed is not error:
         run._blamed = error
+        if run._at is not None and run._at.kind is Kind.BEHAVIOUR:
+            where = f"{run.main.name}.{run._at.name}"
         error.add_note(f"cadenza: raised in {where}{whereabouts(run)}")
 
 
@@ -96,8 +98,6 @@ def whereabouts(run: Run) -> str:
         name = f" loader {run.loader_name!r}" if run.loader_name else ""
         parts.append(f"{run.stage}{name} batch {run._pass.index}")
     return f" ({', '.join(parts)})" if parts else ""
-
-
 
 
 def blame_loader(run: Run, this: Pass, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""For tests of callbacks, yours and ours: a recorder, tiny models and data, and checks that every callback should pass."""
+"""For tests of callbacks, yours and ours: a recorder, tiny models and data, and checks that every callback passes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza.callback import Callback
+from cadenza.conformance import check_callback
 from cadenza.points import POINTS, Kind
 
 if TYPE_CHECKING:
     from cadenza.run import Run
+
+
+__all__ = ["Recorder", "check_callback", "tiny_classifier", "tiny_data", "tiny_loader"]
 
 
 class Recorder(Callback):
@@ -29,7 +33,9 @@ class Recorder(Callback):
 
     def __init__(self, points: Iterable[str] | None = None, *, arounds: bool = False) -> None:
         kinds = (Kind.BEFORE, Kind.AFTER, Kind.EVENT) + ((Kind.AROUND,) if arounds else ())
-        self.points = [name for name, point in POINTS.items() if point.kind in kinds] if points is None else list(points)
+        self.points = (
+            [name for name, point in POINTS.items() if point.kind in kinds] if points is None else list(points)
+        )
         self.trace: list[str] = []
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:

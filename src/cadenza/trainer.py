@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 from cadenza import loop
 from cadenza.callback import Callback, FunctionCallback
 from cadenza.clock import Clock, Duration
+from cadenza.data import check_loader
 from cadenza.explain import Score, explain
 from cadenza.history import History
-from cadenza.passes import length_of
 from cadenza.plan import Plan
 from cadenza.points import POINTS
 from cadenza.registration import CallbackError, check_callback, check_signature, check_together, nearest_point
@@ -24,7 +24,7 @@ from cadenza.rng import seed_everything
 from cadenza.run import Run, Training
 
 if TYPE_CHECKING:
-    from cadenza.run import Best
+    from cadenza.decisions import Best
 
 log = logging.getLogger("cadenza")
 
@@ -181,7 +181,9 @@ class Trainer:
 
     def _plan(self, run: Run) -> Plan:
         if self._running is not None and self._running is not run and self._running.is_open:
-            raise RuntimeError("this trainer is already running; callbacks use run.evaluate() and run.predict() instead")
+            raise RuntimeError(
+                "this trainer is already running; callbacks use run.evaluate() and run.predict() instead"
+            )
         self._running = run
         return Plan(self._callbacks, run)
 
@@ -215,19 +217,6 @@ def choose_device(device: str | torch.device) -> torch.device:
         return torch.device(device)
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return torch.device("cpu") if accelerator is None else accelerator
-
-
-def check_loader(what: str, loader: Any) -> None:
-    """Refuses a loader that cannot give a batch, before anything has begun."""
-    if isinstance(loader, Mapping):
-        if not loader:
-            raise ValueError(f"{what} is an empty dict")
-        for name, one in loader.items():
-            check_loader(f"{what} {name!r}", one)
-    elif not hasattr(loader, "__iter__"):
-        raise TypeError(f"{what} must be iterable, such as a DataLoader or a list of batches, not {type(loader).__name__}")
-    elif length_of(loader) == 0:
-        raise ValueError(f"{what} is empty: it has no batch")
 
 
 def _listed(value: Any, kind: type, name: str, wanted: str) -> list[Any]:

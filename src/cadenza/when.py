@@ -58,7 +58,9 @@ class When(Callback):
         played = {name: self._gate(POINTS[name], player) for name, player in inner.items()}
         played["before_run"] = self._first(self._open_run, inner.get("before_run"))
         played["before_epoch"] = self._first(self._decide_epoch, played.get("before_epoch"))
-        first_of_iteration = "before_fetch" if {"before_fetch", "around_fetch", "after_fetch"} & set(inner) else "before_iter"
+        first_of_iteration = (
+            "before_fetch" if {"before_fetch", "around_fetch", "after_fetch"} & set(inner) else "before_iter"
+        )
         played[first_of_iteration] = self._first(self._decide_iteration, played.get(first_of_iteration))
         return played
 

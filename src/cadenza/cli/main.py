@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tokenize
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"cadenza {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("points", help="print every point, in order, and what is true there")
-    check = commands.add_parser("check", help="find misspelt points, wrong signatures and fields read where they are not")
+    check = commands.add_parser(
+        "check", help="find misspelt points, wrong signatures and fields read where they are not"
+    )
     check.add_argument("files", nargs="+", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     if options.command == "points":
@@ -28,18 +31,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(files: Sequence[Path]) -> int:
-    findings = 0
+    """0: nothing found, 1: something, 2: a file could not be read; the others are checked all the same."""
+    findings, unread = 0, 0
     for path in files:
         try:
-            source = path.read_text(encoding="utf-8")
-        except OSError as error:
-            print(f"cadenza check: {path}: {error.strerror}", file=sys.stderr)
-            return 2
+            with tokenize.open(path) as file:  # in the encoding that the file names, as Python itself reads it
+                source = file.read()
+        except (OSError, SyntaxError, UnicodeDecodeError) as error:
+            unread += 1
+            print(f"cadenza check: {path}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+            continue
         for finding in check_file(source, str(path)):
             findings += 1
             print(finding)
     print(f"{findings} found" if findings else "nothing found")
-    return 1 if findings else 0
+    return 2 if unread else 1 if findings else 0
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ _HEAD = """# The points
 
 Made from `src/cadenza/points.py` by `make generate`; a test compares. `cadenza points` prints the same table.
 
-A run is a tree of spans. `before_x` and `after_x` look, change and ask; `around_x` returns a context manager that is held
-for the whole span; `on_x` is the behaviour itself and belongs to the one `MainCallback`. The order at a span is `before_x`,
-enter every `around_x`, the inside, leave them in reverse, `after_x`.
+A run is a tree of spans. `before_x` and `after_x` look, change and ask; `around_x` returns a context manager that is
+held for the whole span; `on_x` is the behaviour itself and belongs to the one `MainCallback`. The order at a span is
+`before_x`, enter every `around_x`, the inside, leave them in reverse, `after_x`.
 """
 
 
@@ -53,7 +53,9 @@ def points_page() -> str:
     parts += [_row(point) for point in POINTS.values()]
     parts += ["", "## Fields with a life\n", "All other fields of `run` are always there.\n"]
     parts += ["| field | from | what it is |", "|---|---|---|"]
-    parts += [f"| `{field.name}` | `{field.first}` to the end of the iteration | {field.says} |" for field in FIELDS.values()]
+    parts += [
+        f"| `{field.name}` | `{field.first}` to the end of the iteration | {field.says} |" for field in FIELDS.values()
+    ]
     parts += ["", "## Requests\n", "| request | lands if made up to | in stages | what follows |", "|---|---|---|---|"]
     parts += [f"| `run.{r.name}()` | `{r.last}` | {', '.join(r.stages)} | {r.says} |" for r in REQUESTS.values()]
     return "\n".join(parts) + "\n"

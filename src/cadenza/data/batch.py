@@ -18,6 +18,8 @@ def split(batch: Any) -> tuple[Any, Any]:
     >>> split((1, 2, 3)), split({"x": 1, "label": 2}), split([5, 6])
     (((1, 2), 3), ({'x': 1}, 2), (5, 6))
     """
+    if type(batch) in (list, tuple) and len(batch) == 2:  # by far the most common, so it is asked first
+        return batch[0], batch[1]
     if isinstance(batch, Tensor):
         return batch, None
     named = as_mapping(batch)
@@ -82,18 +84,21 @@ def count_samples(batch: Any) -> tuple[int, int]:
     """Samples and tokens in ``batch``: the length of its first tensor, and for whole numbers of two dimensions
     (token ids) the number of them; no tokens otherwise."""
     while not isinstance(batch, Tensor):
-        if isinstance(batch, list | tuple) and batch:
+        if type(batch) in (list, tuple) and batch:
             batch = batch[0]
             continue
         named = as_mapping(batch)
-        if not named:
+        parts = list(batch) if isinstance(batch, list | tuple) else list((named or {}).values())
+        if not parts:
             return 1, 0
-        batch = next(iter(named.values()))
-    if batch.dim() == 0:
+        batch = parts[0]
+    dimensions = batch.dim()
+    if dimensions == 0:
         return 1, 0
-    if batch.dim() == 2 and not batch.is_floating_point():
-        return batch.shape[0], batch.shape[0] * batch.shape[1]
-    return batch.shape[0], 0
+    samples = batch.size(0)
+    if dimensions == 2 and not batch.is_floating_point():
+        return samples, samples * batch.size(1)
+    return samples, 0
 
 
 def describe(batch: Any) -> str:

@@ -39,7 +39,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 def _rebuild_dict(original: dict[Any, Any], moved: dict[Any, Any]) -> Any:
     """A mapping of the type of ``original``: an object that can move itself does, others are rebuilt from a dict."""
     try:
-        return type(original)(moved)  # type: ignore[call-arg]
+        return type(original)(moved)
     except TypeError:
         copy = original.copy()
         copy.update(moved)

@@ -9,47 +9,35 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from cadenza.fields import GONE
 from cadenza.points import POINTS
 from cadenza.requests import HOLD_STEP, SKIP_BACKWARD, SKIP_BATCH, SKIP_STEP, SKIP_ZERO_GRAD, actions_from
 from cadenza.spans import Player, fire, hold
+from cadenza.verbs import Forward, Verbs, each_verb
 
 if TYPE_CHECKING:
     from cadenza.plan import StageScore
     from cadenza.run import Run
 
-_WITHHELD = True
-
-
-@dataclass(frozen=True)
-class Verbs:
-    """What the verbs of a run do in one stage. Each returns False when something was asked away."""
-
-    train_step: Callable[[Run], bool]
-    eval_step: Callable[[Run], bool]
-    forward: Callable[[Run, Player | None], bool]
-    backward: Callable[[Run], bool]
-    step: Callable[[Run], bool]
-    again: Callable[[Run], Tensor]
-    step_optimizer: Callable[[Run, Optimizer], None]
+_NO_BACKWARD = SKIP_BATCH | SKIP_BACKWARD
 
 
 def verbs(score: StageScore) -> Verbs:
     """The verbs of one stage, made for the players in ``score``."""
     if score.stage != "train":
         forward = _without_gradients(_forward(score), score)
-        no = _only_in_training
-        return Verbs(no("train_step"), lambda run: forward(run, None), forward, no("backward"), no("step"), no("again"), no(""))
+        return replace(each_verb(_only_in_training), eval_step=forward, forward=forward)
     forward, backward, step = _forward(score), _backward(score), _step(score)
 
     def train_step(run: Run) -> bool:
-        return forward(run, None) and backward(run) and step(run)
+        return forward(run) and backward(run) and step(run)
 
     whole = _bare_step(score, train_step) if _nobody_plays_inside(score) else train_step
     return Verbs(whole, _only_in_evaluation, forward, backward, step, _again(score), step_optimizer)
@@ -69,37 +57,33 @@ def _only_in_evaluation(run: Run) -> bool:
 # One action ---------------------------------------------------------------------------------------------------------
 
 
-def action(score: StageScore, span: str, act: Callable[[Run], object], vetoes: int) -> Callable[[Run], bool]:
-    """``span`` with its players. ``act`` says True if it withheld what it should have done; ``vetoes`` are the requests
-    that keep it from beginning when they are made in ``before``."""
+def action(score: StageScore, span: str, act: Callable[[Run], object], vetoes: int) -> Callable[[Run], object]:
+    """``span`` with its players, as a function that says True if the action did not happen: because it was asked away
+    in ``before`` by one of ``vetoes``, or because ``act`` itself says so. If nobody plays there, it is ``act``."""
     before, around, after = score.players(span)
     p_before, p_around, p_after = (POINTS[f"{kind}_{span}"] for kind in ("before", "around", "after"))
     if not (before or around or after):
-
-        def play(run: Run) -> bool:
-            return act(run) is not _WITHHELD
-
-        return play
+        return act
 
     def play_with_others(run: Run) -> bool:
         if before:
             fire(run, p_before, before)
             if run._asked & vetoes:
-                return False
-        if (hold(run, p_around, around, act) if around else act(run)) is _WITHHELD:
-            return False
+                return True
+        if hold(run, p_around, around, act) if around else act(run):
+            return True
         if after:
             fire(run, p_after, after)
-        return True
+        return False
 
     return play_with_others
 
 
-def _discard(behaviour: Player) -> Callable[[Run], None]:
-    """A user's behaviour without its return value, which has no meaning."""
+def _only_for_effect(function: Player) -> Callable[[Run], None]:
+    """A user's function without its return value, which has no meaning."""
 
     def act(run: Run) -> None:
-        behaviour(run)
+        function(run)
 
     return act
 
@@ -107,63 +91,65 @@ def _discard(behaviour: Player) -> Callable[[Run], None]:
 # Forward and loss ---------------------------------------------------------------------------------------------------
 
 
-def _forward(score: StageScore) -> Callable[[Run, Player | None], bool]:
+def _forward(score: StageScore) -> Forward:
     plan, stage = score.plan, score.stage
     own = f"on_{stage}_forward"
-    behaviour = _discard(plan.behaviour(own) if not plan.is_default(own) else plan.behaviour("on_iter_forward"))
-    may_set_loss = not plan.is_default(own, "on_iter_forward")
+    behaviour = plan.behaviour("on_iter_forward" if plan.is_default(own) else own)
     play_forward = action(score, "forward", behaviour, SKIP_BATCH)
     if stage == "pred":
         return _prediction(score, play_forward)
-    play_loss = action(score, "loss", _loss(score, may_set_loss), SKIP_BATCH)
+    play_loss = action(score, "loss", _loss(score, not plan.is_default(own, "on_iter_forward")), SKIP_BATCH)
+    play_loss_unless_set = action(score, "loss", _loss(score, True), SKIP_BATCH)
+    without_loss, without_all = actions_from(stage, "loss"), actions_from(stage, "forward")
+    after_loss = POINTS["after_loss"]
 
-    def forward(run: Run, compute: Player | None) -> bool:
-        if run._forwarded and run._alive("loss"):
-            del run.loss
-        run._forwarded = True
-        entered = play_forward
+    def forward(run: Run, compute: Player | None = None) -> bool:
+        index = run._pass.index
+        if run._forwarded == index:
+            run._loss = GONE  # a second forward of the same batch
+        run._forwarded = index
+        entered, then = play_forward, play_loss
         if compute is not None:
-            entered = action(score, "forward", _discard(compute), SKIP_BATCH)
-        for name, play in (("forward", entered), ("loss", play_loss if compute is None else own_or_default_loss)):
-            if run._asked & SKIP_BATCH or not play(run):
-                run.skipped = run.skipped | actions_from(stage, name)
-                return False
-        run._at = POINTS["after_loss"]
+            entered, then = action(score, "forward", _only_for_effect(compute), SKIP_BATCH), play_loss_unless_set
+        if run._asked & SKIP_BATCH or entered(run):
+            run._skipped |= without_all
+            return False
+        if run._asked & SKIP_BATCH or then(run):
+            run._skipped |= without_loss
+            return False
+        run._at = after_loss
         return True
 
-    own_or_default_loss = action(score, "loss", _loss(score, True), SKIP_BATCH)
     return forward
 
 
-def _loss(score: StageScore, may_be_set: bool) -> Callable[[Run], None]:
-    behaviour = _discard(score.plan.behaviour("on_iter_loss"))
+def _loss(score: StageScore, may_be_set: bool) -> Callable[[Run], object]:
+    behaviour = score.plan.behaviour("on_iter_loss")
     if not may_be_set:
         return behaviour
 
     def loss_unless_set(run: Run) -> None:
-        if not run._alive("loss"):
+        if run._loss is GONE:
             behaviour(run)
 
     return loss_unless_set
 
 
-def _prediction(score: StageScore, play: Callable[[Run], bool]) -> Callable[[Run, Player | None], bool]:
-    def forward(run: Run, compute: Player | None) -> bool:
-        entered = play if compute is None else action(score, "forward", _discard(compute), SKIP_BATCH)
-        if run._asked & SKIP_BATCH or not entered(run):
-            run.skipped = run.skipped | {"forward"}
+def _prediction(score: StageScore, play: Callable[[Run], object]) -> Forward:
+    def forward(run: Run, compute: Player | None = None) -> bool:
+        entered = play if compute is None else action(score, "forward", _only_for_effect(compute), SKIP_BATCH)
+        if run._asked & SKIP_BATCH or entered(run):
+            run._skipped |= {"forward"}
             return False
         return True
 
     return forward
 
 
-def _without_gradients(
-    forward: Callable[[Run, Player | None], bool], score: StageScore
-) -> Callable[[Run, Player | None], bool]:
+def _without_gradients(forward: Forward, score: StageScore) -> Forward:
     mode = torch.inference_mode if score.main.inference_mode else torch.no_grad
 
-    def evaluate(run: Run, compute: Player | None) -> bool:
+    def evaluate(run: Run, compute: Player | None = None) -> bool:
         with mode():
             return forward(run, compute)
 
@@ -175,37 +161,49 @@ def _without_gradients(
 
 def _back_propagation(score: StageScore) -> Callable[[Run], None]:
     behaviour = score.plan.behaviour("on_iter_backward")
+    is_default = score.plan.is_default("on_iter_backward")
 
     def back_propagate(run: Run) -> None:
+        if run.loss_weight == 1.0 and run.scaler is None:
+            if is_default:
+                run._loss.backward()
+            else:
+                _noticing_own_steps(run, behaviour)
+            return
         plain = run.loss
-        if run.loss_weight != 1.0:
-            run.loss = plain * run.loss_weight
-        if run.scaler is not None:
-            run.loss = run.scaler.scale(run.loss)
-        run._in_backward = True
+        weighted = plain * run.loss_weight
+        run.loss = weighted if run.scaler is None else run.scaler.scale(weighted)
         try:
-            behaviour(run)
+            _noticing_own_steps(run, behaviour)
         finally:
-            run._in_backward = False
-            run.loss = plain
+            run.loss, run.loss_weight = plain, 1.0
 
     return back_propagate
+
+
+def _noticing_own_steps(run: Run, behaviour: Player) -> None:
+    run._in_backward = True
+    try:
+        behaviour(run)
+    finally:
+        run._in_backward = False
 
 
 def _backward(score: StageScore) -> Callable[[Run], bool]:
     play = action(score, "backward", _back_propagation(score), SKIP_BATCH | SKIP_BACKWARD)
     passed_over = next((c.name for point in _INNER for c in score.plan.callbacks_at(point, "train")), None)
+    without_backward, after_backward = actions_from("train", "backward"), POINTS["after_backward"]
 
     def backward(run: Run) -> bool:
-        if passed_over is not None and not run._forwarded:
+        if passed_over is not None and run._forwarded != run._pass.index:
             raise RuntimeError(
                 f"run.loss was set by hand, so the forward and loss points that {passed_over} plays would be passed "
                 "over; use run.forward(compute) with a function that sets run.output and run.loss"
             )
-        if run._asked & (SKIP_BATCH | SKIP_BACKWARD) or not play(run):
-            run.skipped = run.skipped | actions_from("train", "backward")
+        if run._asked & _NO_BACKWARD or play(run):
+            run._skipped |= without_backward
             return False
-        run._at = POINTS["after_backward"]
+        run._at = after_backward
         return True
 
     return backward
@@ -248,24 +246,25 @@ def _step(score: StageScore) -> Callable[[Run], bool]:
     plan = score.plan
     behaviour = plan.behaviour("on_iter_step")
     adjust_lr = plan.adjust_lr if score.main.lr_every == "iter" else None
-    after_step = score.players("step")[2]
+    after_step, after_zero_grad = score.players("step")[2], POINTS["after_zero_grad"]
 
-    def make_step(run: Run) -> object:
+    def make_step(run: Run) -> bool:
         run._withheld = False
         behaviour(run)
-        _restore_first(run)
+        if run._first is not None:
+            _restore_first(run)
         if run._withheld:
-            return _WITHHELD
+            return True
         run.clock.steps += 1
-        return None
+        return False
 
     play_step = action(score, "step", make_step, SKIP_STEP)
-    play_zero_grad = action(score, "zero_grad", _discard(plan.behaviour("on_iter_zero_grad")), SKIP_ZERO_GRAD)
+    play_zero_grad = action(score, "zero_grad", plan.behaviour("on_iter_zero_grad"), SKIP_ZERO_GRAD)
 
     def step(run: Run) -> bool:
         if run._stepped_itself:
             return _after_own_step(run, after_step, adjust_lr)
-        if run._asked & (SKIP_BATCH | SKIP_BACKWARD):
+        if run._asked & _NO_BACKWARD:
             return False
         if run._asked & HOLD_STEP:
             return _hold(run)
@@ -273,14 +272,14 @@ def _step(score: StageScore) -> Callable[[Run], bool]:
         if run.scaler is not None:
             for optimizer in run.optimizers:
                 run.scaler.unscale_(optimizer)
-        stepped = not run._asked & SKIP_STEP and play_step(run)
+        stepped = not run._asked & SKIP_STEP and not play_step(run)
         if not stepped:
             _drop_step(run)
-        if run._asked & SKIP_ZERO_GRAD or not play_zero_grad(run):
-            _add_skipped(run, "zero_grad")
+        if run._asked & SKIP_ZERO_GRAD or play_zero_grad(run):
+            run._skipped |= {"zero_grad"}
         if stepped and adjust_lr is not None:
             adjust_lr(run)
-        run._at = POINTS["after_zero_grad"]
+        run._at = after_zero_grad
         return stepped
 
     return step
@@ -296,21 +295,18 @@ def _drop_step(run: Run) -> None:
     _restore_first(run)
     if run.scaler is not None and not run._withheld:
         run.scaler.update()
-    _add_skipped(run, "step")
-
-
-def _add_skipped(run: Run, name: str) -> None:
-    if run._alive("skipped"):
-        run.skipped = run.skipped | {name}
+    run._skipped |= {"step"}
 
 
 def _hold(run: Run) -> bool:
     for optimizer in run.optimizers:
         if needs_closure(optimizer):
             name = type(optimizer).__name__
-            raise RuntimeError(f"{name} evaluates its batch again inside the step, so gradients of others cannot be held")
+            raise RuntimeError(
+                f"{name} evaluates its batch again inside the step, so gradients of others cannot be held"
+            )
     run._held = True
-    run.skipped = run.skipped | {"step", "zero_grad"}
+    run._skipped |= {"step", "zero_grad"}
     return False
 
 
@@ -336,14 +332,14 @@ def step_optimizer(run: Run, optimizer: Optimizer) -> None:
         run._withheld = run.scaler.get_scale() < scale
     elif needs_closure(optimizer):
         first: list[Tensor] = [run.loss]
-        optimizer.step(lambda: first.pop() if first else run.again())  # type: ignore[arg-type]
+        optimizer.step(lambda: first.pop() if first else run.again())  # type: ignore[arg-type, return-value]
     else:
         optimizer.step()
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
     """Whether ``step`` cannot do without a function that evaluates the loss again, as in LBFGS."""
-    return _step_needs_closure(type(optimizer))
+    return _step_needs_closure(type(optimizer))  # type: ignore[arg-type]
 
 
 @functools.cache
@@ -356,8 +352,8 @@ def _again(score: StageScore) -> Callable[[Run], Tensor]:
     plan = score.plan
     own = not plan.is_default("on_train_forward", "on_iter_forward")
     playing = (
-        action(score, "zero_grad", _discard(plan.behaviour("on_iter_zero_grad")), 0),
-        action(score, "forward", _discard(plan.behaviour("on_train_forward")), 0),
+        action(score, "zero_grad", plan.behaviour("on_iter_zero_grad"), 0),
+        action(score, "forward", plan.behaviour("on_train_forward"), 0),
         action(score, "loss", _loss(score, own), 0),
         action(score, "backward", _back_propagation(score), 0),
     )
@@ -365,14 +361,14 @@ def _again(score: StageScore) -> Callable[[Run], Tensor]:
     def again(run: Run) -> Tensor:
         if run.scaler is not None:
             raise RuntimeError("run.again() would add scaled gradients to unscaled ones; use bf16 or fp32 with it")
-        if not run._alive("loss"):
+        if run._loss is GONE:
             raise RuntimeError("run.again() plays a batch once more inside a step, when it has a loss already")
         at, run._replaying = run._at, True
         run._first = run._first or (run.loss, run.output)
         try:
             for play in playing:
                 if play is playing[1]:
-                    del run.loss
+                    run._loss = GONE
                 play(run)
         finally:
             run._replaying, run._at = False, at
@@ -410,14 +406,14 @@ def _bare_step(score: StageScore, opened: Callable[[Run], bool]) -> Callable[[Ru
     def step(run: Run) -> bool:
         if run._asked or run._held or run.scaler is not None or run.loss_weight != 1.0:
             return opened(run)
-        batch, criterion, optimizers = run.batch, run.criterion, run.optimizers
+        batch, criterion, optimizers = run._batch, run.criterion, run.optimizers
         if criterion is not None and type(batch) in (list, tuple) and len(batch) == 2:
-            run.output = output = run.model(batch[0])
-            run.loss = loss = criterion(output, batch[1])
+            run._output = output = run.model(batch[0])
+            run._loss = loss = criterion(output, batch[1])
         else:
             main.on_iter_forward(run)
             main.on_iter_loss(run)
-            loss = run.loss
+            loss = run._loss
         loss.backward()
         for optimizer in optimizers:
             optimizer.step()

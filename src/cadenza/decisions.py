@@ -1,0 +1,119 @@
+"""What the loop decides between two iterations and between two epochs."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cadenza.frames import Epoch, Pass
+from cadenza.history import unknown_metric
+from cadenza.points import MODES, POINTS
+from cadenza.requests import END_EPOCH, OF_ITERATION, REPLAN, SAVE, SKIP_VALIDATION, STOP
+from cadenza.spans import fire
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best value of the watched metric so far, and when it was reached."""
+
+    name: str
+    value: float
+    epoch: int
+    step: int
+
+
+def may_open(run: Run, what: str) -> None:
+    """Refuses a loop that cannot be opened here."""
+    if not run.is_open or run.error is not None:
+        raise RuntimeError("the verbs of a run work inside `with trainer.run(...) as run`")
+    if threading.get_ident() != run._thread:
+        raise RuntimeError("a run belongs to the thread that began it; its verbs cannot be used from another")
+    if what == "epoch":
+        if run.mode != "fit" or any(isinstance(frame, Epoch) for frame in run._open):
+            raise RuntimeError("run.epochs() is for fit, once at a time")
+        return
+    if what not in MODES[run.mode]:
+        raise RuntimeError(f"a run in mode {run.mode!r} has no {what} stage")
+    if any(isinstance(frame, Pass) and frame.stage == what for frame in run._open):
+        raise RuntimeError(f"a {what} pass is already open; the same stage cannot be played inside itself")
+    if what == "train" and not (run._open and isinstance(run._open[-1], Epoch)):
+        raise RuntimeError("run.train() belongs inside `for _ in run.epochs()`")
+
+
+def next_epoch(run: Run) -> bool:
+    """Whether another epoch follows; ``run.epoch`` is its number."""
+    run.epoch = run.clock.epochs
+    if run._asked & STOP or run.clock.steps >= run._last_step:
+        return False
+    return run.num_epochs is None or run.clock.epochs < run.num_epochs
+
+
+def between_iterations(run: Run, this: Pass) -> bool:
+    """Does what was asked: save, then the end of the epoch, then stop. False if no further batch is wanted."""
+    asked = run._asked
+    run._asked = asked & ~OF_ITERATION
+    run.loss_weight = 1.0
+    if asked & REPLAN:
+        replan(run)
+    if this.training:
+        if asked & SAVE:
+            serve_save(run)
+        if run.clock.steps >= run._last_step:
+            this.complete = this.is_at_end()
+            return False
+    return not asked & (END_EPOCH | STOP)
+
+
+def between_epochs(run: Run) -> None:
+    asked = run._asked
+    run._asked = asked & ~SKIP_VALIDATION
+    if asked & REPLAN:
+        replan(run)
+    if asked & SAVE:
+        serve_save(run)
+
+
+def serve_save(run: Run) -> None:
+    run._asked &= ~SAVE
+    if run._plan.saver is not None:
+        run._plan.saver(run)
+
+
+def replan(run: Run) -> None:
+    """Callbacks were added or removed: works out anew who plays, between two iterations."""
+    run._asked &= ~REPLAN
+    old, run._plan = run._plan, run._make_plan(run)
+    old.release(run)
+    run._plan.claim(run)
+    run._plan.begin(run)
+    for frame in run._open:
+        if isinstance(frame, Pass):
+            frame.score = run._plan.stages[frame.stage]
+    if isinstance(run._pass, Pass):
+        run._verbs = run._pass.score.verbs
+    for callback in run._plan.callbacks:
+        if callback not in old.callbacks:
+            fire(run, POINTS["after_register"], run._plan.own(callback, "after_register"))
+
+
+def check_best(run: Run) -> None:
+    """Compares the watched metric with the best so far, and plays ``after_best``; equal is not better, nor is NaN."""
+    watch = run._plan.watch
+    if watch is None or run.mode != "fit":
+        return
+    if watch.name not in run.metrics:
+        stage = watch.name.split("/")[0]
+        if any(name.startswith(f"{stage}/") for name in run.metrics):
+            raise KeyError(f"{watch.who} watches it, but there is {unknown_metric(watch.name, run.metrics)}")
+        return
+    value, best = run.metrics[watch.name], run.best
+    if math.isnan(value):
+        return
+    if best is None or best.name != watch.name or watch.better(value, best.value):
+        run.training_state.best = Best(watch.name, value, run.epoch, run.clock.steps)
+        fire(run, POINTS["after_best"], run._plan.after_best)

@@ -1,0 +1,124 @@
+"""What is open on the stack of a run: the epoch, and the passes over loaders with the iteration open in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cadenza.data import length_of
+from cadenza.fields import NOTHING
+from cadenza.means import Mean
+from cadenza.points import POINTS
+from cadenza.requests import OF_ITERATION, OF_PASS
+from cadenza.spans import Exits, leave
+
+if TYPE_CHECKING:
+    from cadenza.plan import StageScore
+    from cadenza.run import Run
+
+END: Any = object()
+"""Stands for the batch that does not exist after the last one."""
+
+
+class Frame:
+    """A span, or a few nested ones, that is open on the run's stack."""
+
+    abandoned = False
+
+    def leave(self, run: Run, error: BaseException | None) -> None:
+        """Leaves what is held around the spans, innermost first. Nothing happens the second time."""
+        raise NotImplementedError  # pragma: no cover
+
+
+class Epoch(Frame):
+    """One epoch of ``fit``."""
+
+    def __init__(self) -> None:
+        self.exits: Exits = []
+        self.trained = False
+
+    def leave(self, run: Run, error: BaseException | None) -> None:
+        leave(run, POINTS["around_epoch"], self.exits, error)
+
+
+class Pass(Frame):
+    """One pass of a stage over a loader, and the iteration that is open in it."""
+
+    def __init__(self, run: Run, stage: str, name: str | None) -> None:
+        self.stage = stage
+        self.training = stage == "train"
+        self.name = name
+        self.score: StageScore = run._plan.stages[stage]
+        self.prefix = f"{stage}/{name}/" if name else f"{stage}/"
+        self.exits: Exits = []
+        self.iter_exits: Exits = []
+        self.stage_iter_exits: Exits = []
+        self.loader: Any = None
+        self.iterator: Iterator[Any] = iter(())
+        self.ahead: Any = END
+        self.exhausted = False
+        self.index = -1
+        self.iterating = False
+        self.complete = False
+        self.mean = Mean()
+        self.outer = put_aside(run)
+        self.flags: list[tuple[torch.nn.Module, bool]] = []
+
+    def leave(self, run: Run, error: BaseException | None) -> None:
+        try:
+            leave(run, self.score.point["around_stage_iter"], self.stage_iter_exits, error)
+        finally:
+            try:
+                leave(run, POINTS["around_iter"], self.iter_exits, error)
+            finally:
+                try:
+                    leave(run, self.score.point["around_stage_epoch"], self.exits, error)
+                finally:
+                    self.restore_flags()
+
+    def is_at_end(self) -> bool:
+        """Whether the loader is known to have no further batch."""
+        length = length_of(self.loader)
+        return self.exhausted or (length is not None and self.index + 1 >= length)
+
+    def restore_flags(self) -> None:
+        while self.flags:
+            module, training = self.flags.pop()
+            module.training = training
+
+
+class Outside:
+    """What stands in the place of a pass when none is open."""
+
+    iterating = False
+    index = -1
+
+
+_OF_PASS = ("stage", "loader_name", "loss_weight", "_at", "_forwarded", "_pass", "_skipped", "_verbs")
+
+
+def put_aside(run: Run) -> dict[str, Any]:
+    """Takes away what belongs to the outer iteration while a nested pass goes on."""
+    outer = {
+        "fields": run._fields(),
+        "asked": run._asked & (OF_ITERATION | OF_PASS),
+        "row": run._rows["iter"],
+        "own": {name: getattr(run, name) for name in _OF_PASS},
+    }
+    run._set_fields()
+    if run._pass.iterating:
+        run._asked &= ~(OF_ITERATION | OF_PASS)
+    run._rows["iter"], run._skipped, run.loss_weight = None, NOTHING, 1.0
+    return outer
+
+
+def take_back(run: Run, outer: dict[str, Any]) -> None:
+    run._set_fields(outer["fields"])
+    run._asked &= ~(OF_ITERATION | OF_PASS)
+    run._rows["iter"] = outer["row"]
+    for name, value in outer["own"].items():
+        setattr(run, name, value)
+    if run._pass.iterating:
+        run._asked |= outer["asked"]

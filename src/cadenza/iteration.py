@@ -1,0 +1,144 @@
+"""One iteration: the fetch of a batch, its beginning and its end. What happens in between is the caller's body."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cadenza import decisions
+from cadenza.data import length_of, to_device
+from cadenza.fields import GONE, NOTHING
+from cadenza.frames import END, Pass
+from cadenza.points import POINTS
+from cadenza.requests import END_EPOCH, HOLD_STEP, OF_ITERATION, SKIP_BATCH, STOP, actions_from
+from cadenza.spans import blame_loader, enter, fire, hold, leave
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+
+def fetch_with_others(run: Run, this: Pass) -> bool:
+    """The fetch span: waits for the next batch and puts it on the device; False at the end of the loader."""
+    score = this.score
+    if score.before_fetch:
+        fire(run, POINTS["before_fetch"], score.before_fetch)
+    if score.around_fetch:
+        found = bool(hold(run, POINTS["around_fetch"], score.around_fetch, lambda run: take(run, this)))
+    else:
+        found = take(run, this)
+    if score.after_fetch:
+        fire(run, POINTS["after_fetch"], score.after_fetch)
+    return found
+
+
+def end_of_loader(run: Run, this: Pass) -> None:
+    if this.index < 0:
+        raise ValueError(f"the {this.stage} loader{f' {this.name!r}' if this.name else ''} gave no batch")
+    this.complete = True
+    run._asked &= ~OF_ITERATION
+
+
+def take(run: Run, this: Pass) -> bool:
+    """Sets ``run.batch`` to the next batch of the loader, or to the one that was looked at ahead."""
+    batch = this.ahead
+    if batch is END:
+        batch = read_next(run, this)
+        if batch is END:
+            return False
+    else:
+        this.ahead = END
+    this.index += 1
+    run._batch = batch if run._on_cpu else to_device(batch, run.device)
+    return True
+
+
+def read_next(run: Run, this: Pass) -> Any:
+    if this.exhausted:
+        return END
+    try:
+        return next(this.iterator)
+    except StopIteration:
+        this.exhausted = True
+        return END
+    except BaseException as error:
+        blame_loader(run, this, error)
+        raise
+
+
+# The iteration ------------------------------------------------------------------------------------------------------
+
+
+def begin_iteration(run: Run, this: Pass) -> None:
+    score = this.score
+    this.iterating = True
+    if score.plays_iter:
+        if score.before_iter:
+            fire(run, POINTS["before_iter"], score.before_iter)
+        if score.around_iter:
+            enter(run, POINTS["around_iter"], score.around_iter, this.iter_exits)
+        if score.before_stage_iter:
+            fire(run, score.point["before_stage_iter"], score.before_stage_iter)
+        if score.around_stage_iter:
+            enter(run, score.point["around_stage_iter"], score.around_stage_iter, this.stage_iter_exits)
+    run._at = score.body
+    if run._asked & SKIP_BATCH:
+        run._skipped = actions_from(this.stage, "forward")
+
+
+def end_iteration(run: Run, this: Pass) -> bool:
+    """Counts the batch, plays the ends of its spans, deletes its fields; False if no further batch is wanted."""
+    training = this.training
+    if run._held and training and not run._asked & STOP and is_last(run, this):
+        release(run, this)
+    samples, tokens = this.score.count(run)
+    clock = run.clock
+    if training:
+        clock.batches += 1
+        clock.samples += samples
+        clock.tokens += tokens
+    if run._loss is not GONE:  # it is if the batch was skipped, or in a prediction
+        this.mean.add(run._loss, samples)
+    if this.score.plays_iter:
+        end_with_others(run, this)
+    this.iterating = False
+    if run._rows["iter"] is not None:
+        run._write_row("iter")
+    if run._skipped:
+        run._skipped = NOTHING
+    run._failing = None
+    run._forget()
+    if run._asked or clock.steps >= run._last_step:
+        return decisions.between_iterations(run, this)
+    return True
+
+
+def end_with_others(run: Run, this: Pass) -> None:
+    score = this.score
+    if this.stage_iter_exits:
+        leave(run, score.point["around_stage_iter"], this.stage_iter_exits, None)
+    if score.after_stage_iter:
+        fire(run, score.point["after_stage_iter"], score.after_stage_iter)
+    if this.iter_exits:
+        leave(run, POINTS["around_iter"], this.iter_exits, None)
+    if score.after_iter:
+        fire(run, POINTS["after_iter"], score.after_iter)
+    if run._held and this.training and run._asked & END_EPOCH and not run._asked & STOP:
+        release(run, this)  # the end of the epoch was asked for only now
+
+
+def is_last(run: Run, this: Pass) -> bool:
+    """Whether no further batch follows. Looks one batch ahead if the loader cannot tell its length."""
+    if run._asked & END_EPOCH or run.clock.steps >= run._last_step:
+        return True
+    if this.is_at_end():
+        return True
+    if this.ahead is END and length_of(this.loader) is None:
+        this.ahead = read_next(run, this)
+    return this.exhausted
+
+
+def release(run: Run, this: Pass) -> None:
+    """Steps on gradients that were held, since the epoch ends here."""
+    run._held = False
+    run._asked &= ~HOLD_STEP
+    run._skipped = run._skipped - {"step", "zero_grad"}
+    this.score.verbs.step(run)

@@ -1,0 +1,112 @@
+"""How a run begins, ends in order, and ends with an exception."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cadenza import decisions, passes
+from cadenza.history import unknown_metric
+from cadenza.points import POINTS
+from cadenza.requests import SAVE
+from cadenza.spans import enter, fire, leave, note
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+
+def begin(run: Run) -> None:
+    """Sets everything up and plays ``before_run``."""
+    plan, training = run._plan, run.training_state
+    run.module.to(run.device)
+    if run.mode == "fit":
+        clear_gradients(run)
+        run.clock.start()
+    plan.begin(run)
+    for callback in plan.callbacks:
+        fire(run, POINTS["after_register"], plan.own(callback, "after_register"))
+    if not training.launched:
+        training.launched = True
+        fire(run, POINTS["after_launch"], plan.after_launch)
+    fire(run, POINTS["before_run"], plan.before_run)
+    enter(run, POINTS["around_run"], plan.around_run, run._exits)
+    plan.check(run)
+
+
+def clear_gradients(run: Run) -> None:
+    """Gradients that an aborted fit left behind would change the first step of this one."""
+    for parameter in run.module.parameters():
+        parameter.grad = None
+    for optimizer in run.optimizers:
+        optimizer.zero_grad()
+
+
+def finish(run: Run) -> None:
+    """Ends whatever is still open, plays ``after_run``, and closes the callbacks."""
+    for frame in run._open:
+        frame.abandoned = True
+    passes.settle(run)
+    leave(run, POINTS["around_run"], run._exits, None)
+    if run.mode != "fit":
+        run._write_row("epoch")
+    fire(run, POINTS["after_run"], run._plan.after_run)
+    if run._asked & SAVE:
+        decisions.serve_save(run)
+    warn_of_unseen_watch(run)
+    close(run, None)
+
+
+def warn_of_unseen_watch(run: Run) -> None:
+    watch = run._plan.watch
+    if run.mode == "fit" and watch is not None and run.best is None and run.clock.epochs:
+        warnings.warn(f"{watch.who} watches {unknown_metric(watch.name, run.metrics)}", stacklevel=2)
+
+
+def fail(run: Run, error: BaseException) -> None:
+    """Ends everything after an exception: leaves all that is held, tells the callbacks, closes them."""
+    if run.error is not None:
+        return
+    run.error = error
+    note(run, error, f"the run after {run._at.name}" if run._at else "the run")
+    for frame in reversed(run._open):
+        note_further(error, partial(frame.leave, run, error))
+    note_further(error, partial(leave, run, POINTS["around_run"], run._exits, error))
+    for player in run._plan.after_error:
+        note_further(error, partial(fire, run, POINTS["after_error"], (player,)))
+    run._open.clear()
+    run._forget()
+    run.stage, run._pass = None, run._outside
+    close(run, error)
+
+
+def note_further(error: BaseException, act: Callable[[], None]) -> None:
+    """Does ``act``; what it raises becomes one more note on the error that ends the run."""
+    try:
+        act()
+    except BaseException as further:
+        if further is not error:
+            notes = "; ".join(getattr(further, "__notes__", []))
+            error.add_note(f"cadenza: then {type(further).__name__}: {further}{f' ({notes})' if notes else ''}")
+
+
+def close(run: Run, error: BaseException | None) -> None:
+    """Closes every callback, whatever the others do; the first error of an orderly end is raised."""
+    run._ended = True
+    if run.mode == "fit":
+        run.clock.pause()
+    first: BaseException | None = None
+    for callback in run._plan.callbacks:
+        try:
+            callback.close()
+        except BaseException as late:
+            if error is None:
+                late.add_note(f"cadenza: raised in {callback.name}.close")
+                first = first or late
+            else:
+                error.add_note(f"cadenza: then {type(late).__name__} in {callback.name}.close: {late}")
+    run._plan.release(run)
+    if first is not None:
+        run.error = first
+        raise first

@@ -1,0 +1,47 @@
+"""The mean of a pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_FOLD = 512
+
+
+class Mean:
+    """The mean of the losses of a pass, weighted by samples, without waiting for the device."""
+
+    __slots__ = ("losses", "total", "weight", "weights")
+
+    def __init__(self) -> None:
+        self.losses: list[Tensor] = []
+        self.weights: list[int] = []
+        self.total: Tensor | None = None
+        self.weight = 0
+
+    def add(self, loss: Any, samples: int) -> None:
+        self.losses.append(loss.detach() if isinstance(loss, Tensor) else torch.as_tensor(loss))
+        self.weights.append(samples)
+        if len(self.weights) >= _FOLD:
+            self.fold()
+
+    def fold(self) -> None:
+        losses = torch.stack(self.losses)
+        if losses.numel() != len(self.losses):
+            raise ValueError("run.loss must be one number; give the criterion a reduction such as 'mean'")
+        exact = torch.float32 if losses.device.type == "mps" else torch.float64
+        weights = torch.tensor(self.weights, dtype=exact)
+        if losses.device.type != "cpu":
+            weights = weights.to(losses.device, non_blocking=True)
+        total = (losses.reshape(-1).to(exact) * weights).sum()
+        self.total = total if self.total is None else self.total + total
+        self.weight += sum(self.weights)
+        self.losses.clear()
+        self.weights.clear()
+
+    def value(self) -> Tensor | None:
+        if self.losses:
+            self.fold()
+        return None if self.total is None or not self.weight else self.total / self.weight

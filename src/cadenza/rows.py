@@ -1,0 +1,78 @@
+"""Logging: values go into the row of this iteration or of this epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from cadenza.clock import Clock
+from cadenza.frames import Pass
+from cadenza.history import History, Metrics, Row
+from cadenza.points import POINTS
+from cadenza.requests import Requests
+from cadenza.spans import fire
+
+if TYPE_CHECKING:
+    from cadenza.frames import Frame
+    from cadenza.plan import Plan
+
+
+class Rows(Requests):
+    """The part of a run that writes the history: one row an iteration, one an epoch, one a nested validation."""
+
+    clock: Clock
+    epoch: int
+    history: History
+    metrics: Metrics
+    row: Row | None
+    _open: list[Frame]
+    _plan: Plan
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row = None
+        self._rows: dict[str, Row | None] = {"iter": None, "pass": None, "epoch": None}
+
+    def log(self, name: str, value: float | Tensor, *, over_ranks: str | None = None) -> None:
+        """Writes one value into this iteration's row, or outside an iteration into the epoch's.
+
+        A tensor stays on its device until somebody reads it. Under many processes it is rank 0's value,
+        unless ``over_ranks="mean"``.
+        """
+        if over_ranks not in (None, "mean"):
+            raise ValueError(f'over_ranks is None or "mean", not {over_ranks!r}')
+        self.metrics[name] = value
+        self._current_row()[name] = self.metrics.raw()[name]
+
+    def _current_row(self) -> Row:
+        kind = self._kind_of_row()
+        row = self._rows[kind]
+        if row is None:
+            row = self._rows[kind] = self._new_row(kind)
+        return row
+
+    def _kind_of_row(self) -> str:
+        if self._pass.iterating:
+            return "iter"
+        outer = self._open[-2] if len(self._open) > 1 else None
+        return "pass" if isinstance(outer, Pass) and outer.iterating else "epoch"
+
+    def _new_row(self, kind: str) -> Row:
+        if self.mode != "fit" and kind == "epoch":
+            return self.history.add("epoch", mode=self.mode)
+        at = {"epoch": self.epoch, "step": self.clock.steps, "batch": self.clock.batches}
+        if kind == "epoch":
+            return self.history.add("epoch", **at)
+        return self.history.add("iter", stage=self.stage, **at)
+
+    def _write_row(self, kind: str) -> None:
+        """The row is complete: tells those who listen, and lets it go."""
+        self.row, self._rows[kind] = self._rows[kind], None
+        if self.row is None:
+            return
+        if self.mode == "fit":
+            self.row.at.update(step=self.clock.steps, batch=self.clock.batches)
+        if self._plan.after_log:
+            fire(self, POINTS["after_log"], self._plan.after_log)  # type: ignore[arg-type]
+        self.row = None
