@@ -45,8 +45,8 @@ def check_callback(
 ) -> None:
     """Raises an AssertionError that says what is wrong, if ``callback`` does not behave as a callback should.
 
-    Its state goes through ``state_dict`` and back and is made of tensors, numbers and texts; under a ``When`` that never
-    opens, weights and random numbers are as without it; it survives every request, a stop and an exception at every
+    Its state goes through ``state_dict`` and back and is made of tensors, numbers and texts; under a ``When`` that
+    never opens, weights and random numbers are as without it; it survives every request, a stop and an exception at every
     point. A callback that cannot be copied is given as a function that makes one. ``make_trainer(callbacks)`` gives
     the trainer to use in place of a tiny classifier.
 
@@ -65,7 +65,7 @@ def check_callback(
 
 def _check_state(make: Callable[[], Callback], trainer_of: Callable[..., Trainer]) -> None:
     first, second = make(), make()
-    _fit(trainer_of([first]))
+    _fit(trainer_of([first]), epochs=2)
     state = first.state_dict()
     assert isinstance(state, dict), f"{first.name}.state_dict() must return a dict, not {type(state).__name__}"
     for path, value in _leaves(state):
@@ -75,9 +75,8 @@ def _check_state(make: Callable[[], Callback], trainer_of: Callable[..., Trainer
     second.load_state_dict(copy.deepcopy(state))
     again = dict(_leaves(second.state_dict()))
     for path, value in _leaves(state):
-        assert path in again and _equal(value, again[path]), (
-            f"{first.name}: state{path} does not survive load_state_dict"
-        )
+        same = path in again and _equal(value, again[path])
+        assert same, f"{first.name}: state{path} does not survive load_state_dict"
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -115,7 +114,7 @@ def _check_inactive(make: Callable[[], Callback], trainer_of: Callable[..., Trai
     states = []
     for trainer in (bare, limited):
         seed_everything(0)
-        _fit(trainer)
+        _fit(trainer, epochs=2)
         states.append(rng_state())
     for (name, one), other in zip(bare.model.state_dict().items(), limited.model.state_dict().values(), strict=True):
         assert torch.equal(one, other), f"{callback.name} changed {name} although its window never opened"
@@ -130,8 +129,8 @@ def _mishaps() -> Iterator[tuple[str, Callable[[Run], None], str]]:
     order = ITERATION["train"]
     for request in REQUESTS.values():
         if request.scope == "iter":
-            for point in ("before_train_iter", request.last if request.last in order else "before_forward"):
-                yield point, _asking(request.name), request.name
+            for place in ("before_train_iter", request.last if request.last in order else "before_forward"):
+                yield place, _asking(request.name), request.name
     yield "before_train_iter", _asking("end_epoch"), "end_epoch"
     yield "after_train_epoch", _asking("skip_validation"), "skip_validation"
     for name, point in POINTS.items():
@@ -168,19 +167,16 @@ def _check_survives(
         assert not further, f"{what}: {'; '.join(further)}"
     except Exception as error:
         raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
-    assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled(), f"{what}: it left a torch mode on"
+    assert torch.is_grad_enabled(), f"{what}: it left gradients off"
+    assert not torch.is_inference_mode_enabled(), f"{what}: it left inference mode on"
     assert not torch.is_autocast_enabled("cpu"), f"{what}: it left autocast on"
 
 
-def _fit(trainer: Trainer) -> None:
-    loader = _tiny_loader()
-    trainer.fit(loader, loader, epochs=2, test_loaders=loader)
-
-
-def _tiny_loader() -> DataLoader[Any]:
+def _fit(trainer: Trainer, epochs: int = 1) -> None:
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(10, 4, generator=generator)
-    return DataLoader(TensorDataset(inputs, (inputs.sum(1) > 0).long()), batch_size=4)
+    inputs = torch.randn(7, 4, generator=generator)
+    loader = DataLoader(TensorDataset(inputs, (inputs.sum(1) > 0).long()), batch_size=4)
+    trainer.fit(loader, loader, epochs=epochs, test_loaders=loader)
 
 
 def _tiny_trainer(callbacks: list[Callback]) -> Trainer:

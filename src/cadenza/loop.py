@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 
-def fit(run: Run, validate_every: Duration, test_loaders: Mapping[str | None, Any]) -> None:
+def fit(run: Run, validate_every: Duration) -> None:
     """Trains over ``run.train_loader``, and validates and tests in between."""
     due = Cadence(validate_every, run.clock)
     for _ in run.epochs():
@@ -35,7 +35,7 @@ def fit(run: Run, validate_every: Duration, test_loaders: Mapping[str | None, An
                 validate(run)
         if validate_every.unit == "epochs" and (run.epoch + 1) % validate_every.amount == 0:
             validate(run)
-            test(run, test_loaders)
+            test(run)
 
 
 def validate(run: Run) -> None:
@@ -45,9 +45,9 @@ def validate(run: Run) -> None:
             run.eval_step()
 
 
-def test(run: Run, loaders: Mapping[str | None, Any]) -> None:
+def test(run: Run) -> None:
     """Goes over every test loader once."""
-    for name, loader in loaders.items():
+    for name, loader in named(run.test_loaders).items():
         for _ in run.test(loader, name):
             run.eval_step()
 

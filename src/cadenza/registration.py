@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -106,8 +106,8 @@ def _check_declarations(callback: Callback) -> None:
         refuse("lr_every", '"epoch" or "iter"')
 
 
-def check_together(callbacks: Sequence[Callback]) -> None:
-    """Refuses callbacks that cannot play in one run."""
+def check_together(callbacks: Sequence[Callback], taken: Mapping[str, str] | None = None) -> None:
+    """Refuses callbacks that cannot play in one run; ``taken`` is what somebody else owns already, and who."""
     seen: set[int] = set()
     for callback in callbacks:
         if id(callback) in seen:
@@ -117,14 +117,14 @@ def check_together(callbacks: Sequence[Callback]) -> None:
     if len(mains) > 1:
         names = " and ".join(main.name for main in mains)
         raise CallbackError(f"{names} both own the behaviours; a run has exactly one MainCallback")
-    owners: dict[str, Callback] = {}
+    owners: dict[str, str] = dict(taken or {})
     for callback in callbacks:
         for thing in sorted(callback.owns):
-            for taken in _overlapping(thing, owners):
+            for whose in _overlapping(thing, owners):
                 raise CallbackError(
-                    f"{owners[taken].name} and {callback.name} both own {thing!r}; only one of them can set it"
+                    f"{owners[whose]} and {callback.name} both own {thing!r}; only one of them can set it"
                 )
-            owners[thing] = callback
+            owners[thing] = callback.name
     keyed: dict[str, Callback] = {}
     for callback in callbacks:
         if callback.state_dict() and callback.name in keyed:
@@ -135,7 +135,7 @@ def check_together(callbacks: Sequence[Callback]) -> None:
             keyed[callback.name] = callback
 
 
-def _overlapping(thing: str, owners: dict[str, Callback]) -> list[str]:
+def _overlapping(thing: str, owners: Mapping[str, str]) -> list[str]:
     """``lr`` stands for the learning rate of all optimizers, ``lr[0]`` for that of the first."""
     whole = thing.split("[")[0]
     same = [taken for taken in owners if taken.split("[")[0] == whole]

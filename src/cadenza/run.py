@@ -70,6 +70,7 @@ class Run(Rows):
         self.num_epochs: int | None = None
         self.train_loader: Any = None
         self.val_loader: Any = None
+        self.test_loaders: Any = None
         self.error: BaseException | None = None
         self.loss_weight = 1.0
         self.scaler: Any = None
@@ -112,6 +113,11 @@ class Run(Rows):
     def scheduler(self) -> Any:
         """The first scheduler, or None."""
         return self.schedulers[0] if self.schedulers else None
+
+    @property
+    def num_steps(self) -> int | None:
+        """The step at which this fit ends, if it was given in steps."""
+        return None if self._last_step == float("inf") else int(self._last_step)
 
     @property
     def is_main(self) -> bool:

@@ -68,7 +68,8 @@ class Trainer:
             device=choose_device(device),
             experiment=experiment,
         )
-        self._callbacks = _checked(callbacks)
+        self._taken = {"lr": "the trainer's scheduler"} if self._training.schedulers else {}
+        self._callbacks = _checked(callbacks, self._taken)
         self._seed = seed
         self._running: Run | None = None
 
@@ -82,7 +83,7 @@ class Trainer:
     def add(self, callback: Callback) -> None:
         """Adds a callback. In a running fit it plays from the next iteration on."""
         check_callback(callback)
-        check_together([*self._callbacks, callback])
+        check_together([*self._callbacks, callback], self._taken)
         self._callbacks.append(callback)
         self._replan()
 
@@ -140,24 +141,28 @@ class Trainer:
         check_loader("train_loader", train_loader)
         for name, loader in (*loop.named(val_loader).items(), *loop.named(test_loaders).items()):
             check_loader(f"loader {name!r}" if name else "val_loader or test_loaders", loader)
-        with self.run(epochs=epochs, steps=steps) as run:
-            run.train_loader, run.val_loader = train_loader, val_loader
-            loop.fit(run, every, loop.named(test_loaders))
+        run = self.run(epochs=epochs, steps=steps)
+        run.train_loader, run.val_loader, run.test_loaders = train_loader, val_loader, test_loaders
+        with run:
+            loop.fit(run, every)
         return self.history
 
     def validate(self, loader: Any) -> dict[str, float]:
         """The metrics over a validation loader, or over each of a dict of them."""
         check_loader("loader", loader)
-        with self._run("validate") as run:
-            run.val_loader = loader
+        run = self._run("validate")
+        run.val_loader = loader
+        with run:
             loop.validate(run)
         return dict(run.metrics)
 
     def test(self, loader: Any) -> dict[str, float]:
         """The metrics over a test loader, or over each of a dict of them."""
         check_loader("loader", loader)
-        with self._run("test") as run:
-            loop.test(run, loop.named(loader))
+        run = self._run("test")
+        run.test_loaders = loader
+        with run:
+            loop.test(run)
         return dict(run.metrics)
 
     def predict(self, loader: Iterable[Any], *, device: str | torch.device | None = "cpu") -> Any:
@@ -229,11 +234,11 @@ def _listed(value: Any, kind: type, name: str, wanted: str) -> list[Any]:
     return values
 
 
-def _checked(callbacks: Any) -> list[Callback]:
+def _checked(callbacks: Any, taken: dict[str, str]) -> list[Callback]:
     if not isinstance(callbacks, list | tuple):
         one = f"[{type(callbacks).__name__}(...)]" if isinstance(callbacks, Callback) else "[...]"
         raise CallbackError(f"callbacks must be a list, not {type(callbacks).__name__}: callbacks={one}")
     for callback in callbacks:
         check_callback(callback)
-    check_together(callbacks)
+    check_together(callbacks, taken)
     return list(callbacks)

@@ -21,7 +21,7 @@ from cadenza import Callback, Order, Trainer, When
 from cadenza.callbacks import Progress
 from cadenza.callbacks.displays import choose
 from cadenza.points import POINTS, SPAN
-from cadenza.testing import tiny_classifier, tiny_loader
+from cadenza.testing import check_callback, tiny_classifier, tiny_loader
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -308,6 +308,10 @@ def test_it_reports_on_the_main_rank_alone():
     assert (Progress.order, Progress.ranks) == (Order.REPORT, "main")
 
 
+def test_it_behaves_as_a_callback_should():
+    check_callback(lambda: Progress("plain", stream=io.StringIO()))
+
+
 def test_the_training_is_the_same_to_the_last_bit():
     models = []
     for callbacks in ([], [Progress("plain", stream=io.StringIO())]):
@@ -566,18 +570,22 @@ def test_no_stdout_at_all(time, caplog, monkeypatch):
     assert warnings_in(caplog) == ["Progress shows nothing more, the run goes on: since there is no stdout"]
 
 
-def test_an_epoch_that_waited_is_told_when_the_run_fails(time):
-    out = io.StringIO()
+def test_epochs_that_waited_are_told_when_the_run_fails(time):
+    out, written = io.StringIO(), []
     trainer = by_hand(Progress("plain", stream=out))
 
     @trainer.on("before_epoch")
     def fail(run):
-        if run.epoch == 2:
+        if run.epoch == 13:
+            written.append(len(out.getvalue().splitlines()))
             raise RuntimeError("by design")
 
     with pytest.raises(RuntimeError, match="by design"):
-        trainer.fit(Slow(time, [1], 0.01), epochs=3)
-    assert [line.split("  ")[0] for line in out.getvalue().splitlines()] == ["epoch 1/3", "epoch 2/3"]
+        trainer.fit(Slow(time, [1], 0.01), epochs=20)
+    assert written == [10]
+    assert [line.split("  train")[0] for line in out.getvalue().splitlines()] == [
+        f"epoch {number:>2}/20" for number in range(1, 14)
+    ]
 
 
 # Which display --------------------------------------------------------------------------------------------------------
@@ -618,16 +626,16 @@ def test_a_display_that_cannot_be_is_refused_at_once(monkeypatch):
 # Joining and windows --------------------------------------------------------------------------------------------------
 
 
-def test_added_to_a_running_fit(time):
-    out = io.StringIO()
+def test_added_to_a_running_fit(time, notebook):
     trainer = by_hand()
-    progress = Progress("plain", stream=out)
+    progress = Progress()
     trainer.on("after_train_iter")(lambda run: trainer.add(progress) if run.clock.batches == 2 else None)
-    trainer.fit(Sized(time, [1, 2, 3, 4, 5, 6], 16.0), epochs=1)
-    assert out.getvalue().splitlines() == [
-        "epoch 1/1  train  4/6  loss 4.000",
-        "epoch 1/1  train  6/6  0.1 batches/s  loss 6.000",
-        "epoch 1/1  train/loss 3.500  64.0 s",
+    trainer.fit(Sized(time, [1, 2, 3, 4, 5], 1.0), epochs=1)
+    assert [text for _, text in notebook.updates] == [
+        "epoch 1/1  train  3/5  loss 3.000",
+        "epoch 1/1  train  4/5  1.0 batches/s  loss 4.000",
+        "epoch 1/1  train  5/5  1.0 batches/s  loss 5.000",
+        "epoch 1/1  train/loss 3.000  3.0 s",
     ]
 
 

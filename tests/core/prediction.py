@@ -1,4 +1,4 @@
-"""What a run plays in which one thing is asked, or raised, at one place.
+"""What a run plays in which something is asked, or raised, at some places.
 
 A small model of its own: it knows the tables of ``points.py`` and the rules of the design, and nothing of how the
 engine works.
@@ -7,8 +7,9 @@ engine works.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cadenza.points import BEHAVIOURS, POINTS, SPAN
 
@@ -37,6 +38,13 @@ class Place(NamedTuple):
     leaving: bool = False
 
 
+class Deed(NamedTuple):
+    """What is asked at a place; if nothing is, an exception is raised there."""
+
+    place: Place
+    requests: tuple[str, ...] = ()
+
+
 def is_met(request: str, place: Place) -> bool:
     """Whether the table says that ``request`` can be met at ``place``."""
     if request in ONLY_IN_FIT and place.mode != "fit":
@@ -47,30 +55,30 @@ def is_met(request: str, place: Place) -> bool:
 
 
 class Prediction:
-    """Plays a whole run in which one thing is asked, or raised, at one place."""
+    """Plays a whole run in which ``deeds`` are done."""
 
-    def __init__(self, mode: str, place: Place | None = None, requests: tuple[str, ...] = ()) -> None:
-        self.mode, self.place, self.requests = mode, place, requests
+    def __init__(self, mode: str, *deeds: Deed) -> None:
+        self.mode, self.deeds = mode, deeds
         self.trace: list[str] = []
         self.skips: list[set[str]] = []
         self.finished: set[str] = set()
         self.asked: set[str] = set()
         self.stage: str | None = None
-        self.failed = False
+        self.held = False
         self.batches = self.steps = self.epochs = 0
         self.seen: Counter[tuple[str | None, str, bool]] = Counter()
         self.play()
 
-    # Acting at the place
+    # Points and spans
 
     def act(self, point: str, leaving: bool = False) -> None:
-        time = self.seen[self.stage, point, leaving]
+        place = Place(self.mode, self.stage, point, self.seen[self.stage, point, leaving], leaving)
         self.seen[self.stage, point, leaving] += 1
-        if self.place is None or (self.stage, point, time, leaving) != self.place[1:]:
-            return
-        if not self.requests:
-            raise Oops
-        self.asked.update(request for request in self.requests if is_met(request, self.place))
+        for deed in self.deeds:
+            if deed.place == place:
+                if not deed.requests:
+                    raise Oops
+                self.asked.update(request for request in deed.requests if is_met(request, place))
 
     def point(self, name: str) -> None:
         self.trace.append(name)
@@ -79,7 +87,7 @@ class Prediction:
         self.act(name)
 
     @contextmanager
-    def around(self, name: str) -> Any:
+    def around(self, name: str) -> Iterator[None]:
         self.trace.append(f"enter_{name}")
         try:
             self.act(f"around_{name}")
@@ -91,7 +99,7 @@ class Prediction:
         self.trace.append(f"exit_{name}")
 
     @contextmanager
-    def span(self, name: str) -> Any:
+    def span(self, name: str) -> Iterator[None]:
         self.point(f"before_{name}")
         with self.around(name):
             yield
@@ -104,25 +112,26 @@ class Prediction:
             self.point("after_register")
             self.point("after_launch")
             with self.span("run"):
-                self.play_inside()
+                if self.mode == "fit":
+                    self.fit()
+                else:
+                    self.go_over(PASSES[self.mode][0])
             self.save_if_asked()
         except Oops:
-            self.failed = True
             self.trace.append("after_error")
         self.trace.append("close")
 
-    def play_inside(self) -> None:
-        if self.mode != "fit":
-            self.go_over(PASSES[self.mode][0])
-            return
+    def fit(self) -> None:
         while self.epochs < EPOCHS and "stop" not in self.asked:
-            with self.span("epoch"):
+            self.point("before_epoch")
+            with self.around("epoch"):
                 trained = self.go_over("train")
                 self.go_over("val")
                 self.go_over("test")
                 if "stop" not in self.asked:
                     self.point("on_lr_adjust")
-                self.epochs += trained
+            self.epochs += trained
+            self.point("after_epoch")
             self.asked -= {"skip_validation"}
             self.save_if_asked()
 
@@ -148,26 +157,33 @@ class Prediction:
         return True
 
     def iteration(self, stage: str, is_last: bool) -> None:
-        skipped: set[str] = set()
+        self.finished = set()
         with self.span("iter"), self.span(f"{stage}_iter"):
             for action in SPAN[f"{stage}_iter"].inside:
-                self.action(action, stage, skipped)
-            if "hold_step" in self.asked and is_last:
-                self.asked.remove("hold_step")
-                skipped -= {"step", "zero_grad"}
-                self.action("step", stage, skipped)
-                self.action("zero_grad", stage, skipped)
-            self.batches += stage == "train"
-            self.finished = skipped
+                self.action(action, stage)
+            if stage == "train":
+                self.end_of_window(is_last or "end_epoch" in self.asked)
+                self.batches += 1
         self.asked -= set(TAKES_AWAY)
         if stage == "train":
             self.save_if_asked()
 
-    def action(self, name: str, stage: str, skipped: set[str]) -> None:
+    def end_of_window(self, is_last: bool) -> None:
+        """Gradients that are held at the end of the epoch are stepped, whatever became of this batch."""
+        if "backward" not in self.finished:
+            self.held = "hold_step" in self.asked
+        if self.held and is_last and "stop" not in self.asked:
+            self.held = False
+            self.finished -= {"step", "zero_grad"}
+            self.asked -= {"skip_batch", "skip_backward", "hold_step"}
+            self.action("step", "train")
+            self.action("zero_grad", "train")
+
+    def action(self, name: str, stage: str) -> None:
         if not self.is_away(name):
             self.point(f"before_{name}")
         if self.is_away(name):
-            skipped.add(name)
+            self.finished.add(name)
             return
         with self.around(name):
             for behaviour in BEHAVIOURS:

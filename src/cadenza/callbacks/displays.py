@@ -184,14 +184,11 @@ class Terminal:
 
         overflow: Any = "crop" if self.console.options.ascii_only else "ellipsis"
         left, right = (
-            Text(encodable(text, self.stream), style, no_wrap=True, overflow=overflow)
-            for text, style in ((standing.left, "bold"), (standing.right, ""))
+            Text(encodable(text, self.stream), style) for text, style in ((standing.left, "bold"), (standing.right, ""))
         )
         room = self.console.width - left.cell_len - right.cell_len - 4
         if standing.total is None or room < _NARROWEST_BAR:
-            line = Text.assemble(left, "  ", right, no_wrap=True, overflow=overflow)
-            line.truncate(self.console.width, overflow=overflow)
-            return line
+            return Text.assemble(left, "  ", right, no_wrap=True, overflow=overflow)
         row = Table.grid(padding=(0, 2))
         row.add_row(left, ProgressBar(standing.total, standing.done, width=min(room, _WIDEST_BAR)), right)
         return row

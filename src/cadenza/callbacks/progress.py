@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 log = logging.getLogger("cadenza")
-_A_SECOND = 10
+_PER_SECOND = 10
 """At most so many updates, and so waits for the device, in any second."""
 _RECENT = 10.0
 """The rate is that of the last so many seconds."""
@@ -53,7 +53,7 @@ class Progress(Callback):
         self._passes: list[_Pass] = []
         self._waiting: list[_Line] = []
         self._due = math.inf
-        self._updates: deque[float] = deque(maxlen=_A_SECOND)
+        self._updates: deque[float] = deque(maxlen=_PER_SECOND)
         self._began = self._epoch_began = 0.0
         self._first_row = 0
         self._batches = 0
@@ -150,7 +150,7 @@ class Progress(Callback):
 
     def _free(self) -> float:
         """When the next update may come."""
-        return self._updates[0] + 1.0 if len(self._updates) == _A_SECOND else -math.inf
+        return self._updates[0] + 1.0 if len(self._updates) == _PER_SECOND else -math.inf
 
     def _flush(self) -> None:
         lines, self._waiting = self._waiting, []

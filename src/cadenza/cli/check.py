@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from cadenza.cli.checking.lives import Lives, players
 from cadenza.cli.checking.names import Names
 from cadenza.cli.checking.registrations import check_callbacks_given, check_declarations
 from cadenza.cli.checking.shapes import Remark, check_classes, check_given
+
+_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @dataclass(frozen=True, order=True)
@@ -45,9 +48,13 @@ def check_file(source: str, path: str) -> list[Finding]:
             warnings.simplefilter("ignore")  # an odd escape sequence is not ours to tell
             tree = ast.parse(source)
     except SyntaxError as error:
-        return [Finding(path, error.lineno or 1, max(error.offset or 1, 1), f"this is not Python: {error.msg}")]
+        return [
+            Finding(path, error.lineno or 1, max(error.offset or 1, 1), f"this is not Python {_VERSION}: {error.msg}")
+        ]
     except (ValueError, RecursionError, MemoryError) as error:
-        return [Finding(path, 1, 1, f"this cannot be read as Python: {error or 'it is nested too deeply'}")]
+        return [
+            Finding(path, 1, 1, f"this cannot be read as Python {_VERSION}: {str(error) or 'it is nested too deeply'}")
+        ]
     lines = re.split(r"\r\n|\r|\n", source)
     return sorted({_finding(path, lines, node, message) for node, message in _remarks(tree)})
 

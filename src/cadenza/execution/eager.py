@@ -250,7 +250,10 @@ def _step(score: StageScore) -> Callable[[Run], bool]:
 
     def make_step(run: Run) -> bool:
         run._withheld = False
-        behaviour(run)
+        if run.scaler is None:
+            behaviour(run)
+        else:
+            _step_through_scaler(run, behaviour)
         if run._first is not None:
             _restore_first(run)
         if run._withheld:
@@ -283,6 +286,19 @@ def _step(score: StageScore) -> Callable[[Run], bool]:
         return stepped
 
     return step
+
+
+def _step_through_scaler(run: Run, behaviour: Player) -> None:
+    """Steps with the fp16 scaler, which withholds the step of an optimizer whose gradients are not finite."""
+    made: list[Optimizer] = []
+    handles = [optimizer.register_step_post_hook(lambda it, *_: made.append(it)) for optimizer in run.optimizers]
+    try:
+        behaviour(run)
+    finally:
+        for handle in handles:
+            handle.remove()
+    run.scaler.update()
+    run._withheld = not made
 
 
 def _restore_first(run: Run) -> None:
@@ -326,10 +342,7 @@ def _after_own_step(run: Run, after_step: tuple[Player, ...], adjust_lr: Player 
 def step_optimizer(run: Run, optimizer: Optimizer) -> None:
     """Steps ``optimizer``: through the scaler if there is one, with a closure if it needs one."""
     if run.scaler is not None:
-        scale = run.scaler.get_scale()
         run.scaler.step(optimizer)
-        run.scaler.update()
-        run._withheld = run.scaler.get_scale() < scale
     elif needs_closure(optimizer):
         first: list[Tensor] = [run.loss]
         optimizer.step(lambda: first.pop() if first else run.again())  # type: ignore[arg-type, return-value]

@@ -115,11 +115,12 @@ def methods(node: ast.ClassDef) -> dict[str, Method]:
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for statement in body:
+    todo = list(body)
+    while todo:
+        statement = todo.pop(0)
         yield statement
         if isinstance(statement, ast.If | ast.Try | ast.With):
-            for part in ("body", "orelse", "finalbody"):
-                yield from _statements(getattr(statement, part, []))
+            todo[:0] = [inner for part in ("body", "orelse", "finalbody") for inner in getattr(statement, part, ())]
 
 
 def last_name(expression: ast.AST) -> str:
@@ -138,6 +139,18 @@ def binding(function: Function) -> Literal["instance", "class", "nothing"]:
     """What a method of a class body gets as its first argument before those of the caller."""
     marks = {last_name(decorator) for decorator in getattr(function, "decorator_list", ())}
     return "nothing" if "staticmethod" in marks else "class" if "classmethod" in marks else "instance"
+
+
+def yields(function: Function) -> bool:
+    """Whether calling it gives a generator instead of running it."""
+    todo: list[ast.AST] = list(function.body) if isinstance(function.body, list) else [function.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            todo.extend(ast.iter_child_nodes(node))
+    return False
 
 
 def given_functions(names: Names) -> Iterator[Given]:

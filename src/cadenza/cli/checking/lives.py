@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cadenza.cli.checking.classes import Family, Given, binding, methods, stays_a_function
+from cadenza.cli.checking.classes import Family, Given, binding, methods, stays_a_function, yields
 from cadenza.cli.checking.names import Function, Names
 from cadenza.cli.checking.shapes import Remark
 from cadenza.cli.checking.uses import Helper, Reader, Story, Use
@@ -75,7 +75,10 @@ def _attributes_that_hold_the_run(family: Family) -> set[str]:
 
 @dataclass(frozen=True)
 class Finder:
-    """Finds the function that a call goes to: a method of the same class, or a function of the file."""
+    """Finds the function that a call goes to: a method of the same class, or a function of the file.
+
+    What runs later is not followed, since nobody knows at which point: generators, coroutines.
+    """
 
     names: Names
     family: Family | None
@@ -84,11 +87,11 @@ class Finder:
         if isinstance(called, ast.Name):
             meaning = self.names.meaning(called, self.names.scope_of.get(called, self.names.module))
             node = meaning.node if meaning else None
-            if isinstance(node, ast.FunctionDef) and stays_a_function(node):
+            if isinstance(node, ast.FunctionDef) and stays_a_function(node) and not yields(node):
                 return Helper(node, node.name, 0)
         elif isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == own:
             found = self.family.methods.get(called.attr) if self.family else None
-            if found and isinstance(found[1], ast.FunctionDef):
+            if found and isinstance(found[1], ast.FunctionDef) and not yields(found[1]):
                 return Helper(found[1], f"{found[0].name}.{called.attr}", int(binding(found[1]) != "nothing"))
         return None
 

@@ -28,6 +28,7 @@ class Scope:
     """The names of one module, class or function."""
 
     outer: Scope | None = None
+    of_class: bool = False
     meanings: dict[str, list[Meaning]] = field(default_factory=dict)
 
     def bind(self, name: str, node: ast.AST, path: str = "", value: ast.AST | None = None) -> None:
@@ -53,7 +54,7 @@ class Names:
             node, scope = todo.pop()
             self.scope_of[node] = scope
             self._bind(node, scope)
-            inner = Scope(scope) if isinstance(node, _OPENS_A_SCOPE) else scope
+            inner = Scope(scope, isinstance(node, ast.ClassDef)) if isinstance(node, _OPENS_A_SCOPE) else scope
             todo.extend((child, inner) for child in ast.iter_child_nodes(node))
 
     def all(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
@@ -81,8 +82,9 @@ class Names:
         return found
 
     def _look_up(self, name: ast.Name, scope: Scope | None) -> Meaning | None:
+        start = scope
         while scope is not None:
-            if name.id in scope.meanings:
+            if name.id in scope.meanings and (scope is start or not scope.of_class):
                 return _the_one(scope.meanings[name.id], name.lineno)
             scope = scope.outer
         if self.stars == {"cadenza"} or (not self.stars and name.id in _UNBOUND_BUT_PLAIN):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from cadenza.callback import BEHAVIOUR_NAMES
-from cadenza.cli.checking.classes import Family, Given, binding, methods
+from cadenza.cli.checking.classes import Family, Given, binding, methods, yields
 from cadenza.cli.checking.names import Function
 from cadenza.points import POINTS, Kind, looks_like_a_point, nearest
 from cadenza.registration import nearest_point
@@ -65,7 +65,7 @@ def check_function(where: str, point: str, function: Function, *, given: int) ->
     """A player takes the run and nothing else; only ``around`` may yield; nothing is asynchronous."""
     if isinstance(function, ast.AsyncFunctionDef):
         yield function, f"{where} is asynchronous; a point is played by a plain function"
-    elif POINTS[point].kind is not Kind.AROUND and _yields(function):
+    elif POINTS[point].kind is not Kind.AROUND and yields(function):
         yield function, f"{where} yields, so it would never run; only around_* points may be generators"
     elif not _takes(function.args, given):
         yield function, f"{where}{_signature(function)} must be callable with the run alone: def {point}(self, run)"
@@ -83,14 +83,3 @@ def _takes(arguments: ast.arguments, given: int) -> bool:
     places = len(arguments.posonlyargs) + len(arguments.args)
     needed = places - len(arguments.defaults)
     return needed <= given and (places >= given or arguments.vararg is not None) and None not in arguments.kw_defaults
-
-
-def _yields(function: Function) -> bool:
-    todo: list[ast.AST] = list(function.body) if isinstance(function.body, list) else [function.body]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Yield | ast.YieldFrom):
-            return True
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            todo.extend(ast.iter_child_nodes(node))
-    return False

@@ -242,7 +242,7 @@ class Reader(InOrder):
     visit_ExceptHandler = visit_MatchAs = visit_MatchStar = _rebound
 
     def visit_alias(self, node: ast.alias) -> None:
-        self.runs.discard(node.asname or node.name)
+        self.runs.discard(node.asname or node.name.split(".")[0])
 
 
 def _key(node: ast.AST) -> str:
