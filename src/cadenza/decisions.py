@@ -96,6 +96,9 @@ def replan(run: Run) -> None:
             frame.score = run._plan.stages[frame.stage]
     if isinstance(run._pass, Pass):
         run._verbs = run._pass.score.verbs
+    for callback in old.callbacks:
+        if callback not in run._plan.callbacks:
+            callback.close()
     for callback in run._plan.callbacks:
         if callback not in old.callbacks:
             fire(run, POINTS["after_register"], run._plan.own(callback, "after_register"))

@@ -94,6 +94,7 @@ class Outside:
 
     iterating = False
     index = -1
+    loader: Any = None
 
 
 _OF_PASS = ("stage", "loader_name", "loss_weight", "_at", "_forwarded", "_pass", "_skipped", "_verbs")

@@ -15,18 +15,21 @@ from cadenza.spans import blame_loader, enter, fire, hold, leave
 if TYPE_CHECKING:
     from cadenza.run import Run
 
+_BEFORE_FETCH, _AROUND_FETCH, _AFTER_FETCH = (POINTS[f"{kind}_fetch"] for kind in ("before", "around", "after"))
+_BEFORE_ITER, _AROUND_ITER, _AFTER_ITER = (POINTS[f"{kind}_iter"] for kind in ("before", "around", "after"))
+
 
 def fetch_with_others(run: Run, this: Pass) -> bool:
     """The fetch span: waits for the next batch and puts it on the device; False at the end of the loader."""
     score = this.score
     if score.before_fetch:
-        fire(run, POINTS["before_fetch"], score.before_fetch)
+        fire(run, _BEFORE_FETCH, score.before_fetch)
     if score.around_fetch:
-        found = bool(hold(run, POINTS["around_fetch"], score.around_fetch, lambda run: take(run, this)))
+        found = bool(hold(run, _AROUND_FETCH, score.around_fetch, lambda run: take(run, this)))
     else:
         found = take(run, this)
     if score.after_fetch:
-        fire(run, POINTS["after_fetch"], score.after_fetch)
+        fire(run, _AFTER_FETCH, score.after_fetch)
     return found
 
 
@@ -72,9 +75,9 @@ def begin_iteration(run: Run, this: Pass) -> None:
     this.iterating = True
     if score.plays_iter:
         if score.before_iter:
-            fire(run, POINTS["before_iter"], score.before_iter)
+            fire(run, _BEFORE_ITER, score.before_iter)
         if score.around_iter:
-            enter(run, POINTS["around_iter"], score.around_iter, this.iter_exits)
+            enter(run, _AROUND_ITER, score.around_iter, this.iter_exits)
         if score.before_stage_iter:
             fire(run, score.point["before_stage_iter"], score.before_stage_iter)
         if score.around_stage_iter:
@@ -95,8 +98,9 @@ def end_iteration(run: Run, this: Pass) -> bool:
         clock.batches += 1
         clock.samples += samples
         clock.tokens += tokens
-    if run._loss is not GONE:  # it is if the batch was skipped, or in a prediction
-        this.mean.add(run._loss, samples)
+    loss = run._loss
+    if loss is not GONE:  # as it is if the batch was skipped, or in a prediction
+        this.mean.add(loss, samples)
     if this.score.plays_iter:
         end_with_others(run, this)
     this.iterating = False
@@ -118,9 +122,9 @@ def end_with_others(run: Run, this: Pass) -> None:
     if score.after_stage_iter:
         fire(run, score.point["after_stage_iter"], score.after_stage_iter)
     if this.iter_exits:
-        leave(run, POINTS["around_iter"], this.iter_exits, None)
+        leave(run, _AROUND_ITER, this.iter_exits, None)
     if score.after_iter:
-        fire(run, POINTS["after_iter"], score.after_iter)
+        fire(run, _AFTER_ITER, score.after_iter)
     if run._held and this.training and run._asked & END_EPOCH and not run._asked & STOP:
         release(run, this)  # the end of the epoch was asked for only now
 

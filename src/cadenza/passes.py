@@ -157,11 +157,13 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> None:
         this.flags = [(module, module.training) for module in run.module.modules()]
         run.module.eval()
     score = this.score
+    this.loader = loader if loader is not None else loader_for(run, this.stage)
     if score.before_stage_epoch:
         fire(run, score.point["before_stage_epoch"], score.before_stage_epoch)
     if score.around_stage_epoch:
         enter(run, score.point["around_stage_epoch"], score.around_stage_epoch, this.exits)
-    this.loader = loader if loader is not None else loader_for(run, this.stage)
+    if loader is None:
+        this.loader = loader_for(run, this.stage)  # a callback may have replaced it
     this.iterator = iter(this.loader)
 
 

@@ -10,7 +10,9 @@ from weakref import WeakKeyDictionary
 
 from cadenza.callback import Callback, MainCallback, Watch, as_around, infer_mode, overrides
 from cadenza.execution import eager
-from cadenza.points import POINTS, STAGES, Kind, Point
+from cadenza.execution.backward import notice_own_steps
+from cadenza.execution.step import needs_closure
+from cadenza.points import BEHAVIOURS, POINTS, STAGES, Kind, Point
 from cadenza.registration import CallbackError, check_callback, check_together
 from cadenza.spans import Player, Players
 
@@ -56,6 +58,11 @@ class StageScore:
         self.plays_iter = any(any(self.players(span)) for span in ("iter", f"{stage}_iter"))
         self.count = plan.main.count
         self.verbs = eager.verbs(self)
+
+    def is_plain(self, *spans: str) -> bool:
+        """Whether nobody plays in ``spans`` and their behaviours are the library's own."""
+        names = [b.name for b in BEHAVIOURS if b.span in spans and self.stage in b.stages]
+        return self.plan.is_default(*names) and not any(any(self.players(span)) for span in spans)
 
     def players(self, span: str) -> tuple[Players, Players, Players]:
         """Who plays before, around and after ``span`` in this stage."""
@@ -149,7 +156,7 @@ class Plan:
     def begin(self, run: Run) -> None:
         """Listens for optimizers that a user's own backward steps by itself."""
         if not self.is_default("on_iter_backward"):
-            self._handles = [eager.notice_own_steps(run, optimizer) for optimizer in run.optimizers]
+            self._handles = [notice_own_steps(run, optimizer) for optimizer in run.optimizers]
 
     def release(self, run: Run) -> None:
         for handle in self._handles:
@@ -159,7 +166,7 @@ class Plan:
 
     def check(self, run: Run) -> None:
         """Refuses what cannot work together with these optimizers, once before_run has set everything up."""
-        closures = [type(optimizer).__name__ for optimizer in run.optimizers if eager.needs_closure(optimizer)]
+        closures = [type(optimizer).__name__ for optimizer in run.optimizers if needs_closure(optimizer)]
         if run.mode != "fit" or not closures:
             return
         if run.scaler is not None:

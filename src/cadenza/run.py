@@ -115,6 +115,16 @@ class Run(Rows):
         return self.schedulers[0] if self.schedulers else None
 
     @property
+    def loader(self) -> Any:
+        """The loader of the pass that is open, or None."""
+        return self._pass.loader
+
+    @property
+    def batches_seen(self) -> int:
+        """How many batches the pass that is open has fetched."""
+        return self._pass.index + 1
+
+    @property
     def num_steps(self) -> int | None:
         """The step at which this fit ends, if it was given in steps."""
         return None if self._last_step == float("inf") else int(self._last_step)

@@ -138,6 +138,8 @@ class Trainer:
         if epochs is None and steps is None:
             raise ValueError("say how far to train: fit(..., epochs=10) or fit(..., steps=1000)")
         every = Duration.interval(validate_every)
+        if every.unit not in ("epochs", "steps", "seconds"):
+            raise ValueError(f"validate_every counts epochs, steps or time, not {every.unit}: {validate_every!r}")
         check_loader("train_loader", train_loader)
         for name, loader in (*loop.named(val_loader).items(), *loop.named(test_loaders).items()):
             check_loader(f"loader {name!r}" if name else "val_loader or test_loaders", loader)

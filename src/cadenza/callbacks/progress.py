@@ -86,7 +86,7 @@ class Progress(Callback):
             self._update(run)
 
     def _end_pass(self, run: Run) -> None:
-        self._batches += run._pass.index + 1
+        self._batches += run.batches_seen
         if self._passes:
             ended = self._passes.pop()
             if self._passes:
@@ -134,7 +134,7 @@ class Progress(Callback):
         if self._waiting:
             self._flush()
             return
-        done = run._pass.index + 1
+        done = run.batches_seen
         if not self._passes:  # it was added in the middle of a pass
             self._passes.append(_Pass(_stage(run), monotonic(), done))
         standing = self._passes[-1].standing(run, done)
@@ -241,7 +241,7 @@ class _Pass:
     def standing(self, run: Run, done: int) -> Standing:
         loss = _loss(run)
         self.loss = self.loss if loss is None else loss
-        total = length_of(getattr(run._pass, "loader", None))
+        total = length_of(run.loader)
         return Standing(_head(run), self.stage, done, total, self.rate(monotonic(), done), self.loss)
 
 
@@ -264,8 +264,8 @@ def _head(run: Run) -> str:
     """``epoch 3/10``, or ``step 120/500`` if the fit counts steps; nothing outside of fit."""
     if run.mode != "fit":
         return ""
-    if run.num_epochs is None and run._last_step < math.inf:
-        return f"step {_of(run.clock.steps, int(run._last_step))}"
+    if run.num_steps is not None:
+        return f"step {_of(run.clock.steps, run.num_steps)}"
     return f"epoch {_of(run.epoch + 1, run.num_epochs)}"
 
 

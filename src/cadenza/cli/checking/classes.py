@@ -209,6 +209,8 @@ def is_trainer(expression: ast.AST, names: Names, scope: Scope) -> bool:
     elif meaning and isinstance(meaning.node, ast.arg) and meaning.node.annotation is not None:
         maker = names.meaning(meaning.node.annotation, meaning.scope)
     made_by = maker.path if maker else ""
+    if meaning and isinstance(meaning.node, ast.Call) and last_name(meaning.node) == "Trainer":
+        return made_by in TRAINERS
     if made_by or (meaning and meaning.path):
         return made_by in TRAINERS
     return names.knows_cadenza and not isinstance(expression, ast.Call) and last_name(expression) == "trainer"

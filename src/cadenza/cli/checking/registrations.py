@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from cadenza.callback import Callback, MainCallback
-from cadenza.cli.checking.classes import TRAINERS, Family, is_callback_path, is_trainer
-from cadenza.cli.checking.names import Names, Scope
-from cadenza.cli.checking.shapes import Remark
-from cadenza.registration import CallbackError, check_callback
+from cadenza.cli.checking.classes import TRAINERS, Family, is_callback_path, is_trainer, last_name
+from cadenza.cli.checking.names import Names
+from cadenza.cli.checking.shapes import Remark, remarks_of
+from cadenza.registration import check_callback, check_together
 
-_DECLARED = ("order", "stages", "owns", "ranks", "asks", "agree", "lr_every")
+_DECLARED = frozenset({**Callback.__annotations__, **MainCallback.__annotations__})
 
 
 def check_declarations(families: Sequence[Family]) -> Iterator[Remark]:
-    """Asks registration itself, with a callback of the library that has the same value."""
+    """Asks registration itself, with a callback that has the same value."""
     for family in families:
         if family.is_callback:
             for statement in family.node.body:
@@ -31,29 +32,21 @@ def _check_declaration(family: Family, statement: ast.Assign | ast.AnnAssign) ->
         value = ast.literal_eval(statement.value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return  # it is computed
-    probe = MainCallback() if family.is_main else Callback()
-    probe.name = family.node.name
-    setattr(probe, target.id, value)
-    try:
-        check_callback(probe)
-    except CallbackError as error:
-        yield statement, str(error)
+    base = MainCallback if family.is_main else Callback
+    yield from remarks_of(statement, lambda: check_callback(type(family.node.name, (base,), {target.id: value})()))
 
 
 def check_callbacks_given(names: Names, families: Sequence[Family]) -> Iterator[Remark]:
     """A class in place of an instance, and two owners of the behaviours, in what is given to a trainer."""
     known = {family.node: family for family in families}
     for node in names.all(ast.Call):
-        if isinstance(node, ast.Call):
-            given = _callbacks_of(node, names)
+        if isinstance(node, ast.Call) and (given := _callbacks_of(node, names)):
             for element in given:
-                if _class_of(element, names, known) is not None:
-                    name = ast.unparse(element)
-                    yield element, f"{name} is a class; put an instance into callbacks: {name}()"
-            mains = [e for e in given if isinstance(e, ast.Call) and _class_of(e.func, names, known) is MainCallback]
-            if len(mains) > 1:
-                both = " and ".join(ast.unparse(main.func) for main in mains)
-                yield node, f"{both} both own the behaviours; a run has exactly one MainCallback"
+                if (cls := _class_of(element, names, known)) is not None:
+                    yield from remarks_of(element, partial(check_callback, cls))
+            made = [_class_of(element.func, names, known) for element in given if isinstance(element, ast.Call)]
+            mains = [cls() for cls in made if cls is not None and issubclass(cls, MainCallback)]
+            yield from remarks_of(node, partial(check_together, mains))
 
 
 def _callbacks_of(call: ast.Call, names: Names) -> list[ast.expr]:
@@ -68,13 +61,12 @@ def _callbacks_of(call: ast.Call, names: Names) -> list[ast.expr]:
 
 
 def _class_of(expression: ast.expr, names: Names, known: dict[ast.ClassDef, Family]) -> type[Callback] | None:
-    """What kind of callback class ``expression`` is, if it is one."""
-    scope: Scope = names.scope_of[expression]
-    meaning = names.meaning(expression, scope)
+    """A stand-in for the callback class that ``expression`` names, if it names one."""
+    meaning = names.meaning(expression, names.scope_of[expression])
     if meaning is None:
         return None
     if isinstance(meaning.node, ast.ClassDef) and known[meaning.node].is_callback:
-        return MainCallback if known[meaning.node].is_main else Callback
-    if not is_callback_path(meaning.path):
-        return None
-    return MainCallback if meaning.path.endswith("MainCallback") else Callback
+        return type(meaning.node.name, (MainCallback if known[meaning.node].is_main else Callback,), {})
+    if is_callback_path(meaning.path):
+        return type(last_name(expression), (MainCallback if meaning.path.endswith("MainCallback") else Callback,), {})
+    return None

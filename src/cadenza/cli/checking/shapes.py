@@ -1,53 +1,75 @@
 """Whether what is meant to be played can be played: its name, its signature, its kind of function.
 
-What is refused here is what registration refuses, in the same words; ``befor_step`` comes on top of it.
+Registration itself is asked, with a stand-in that has the same name and signature and does nothing. So what is said
+here is what a run would say.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
+from functools import partial
+from typing import Any
 
-from cadenza.callback import BEHAVIOUR_NAMES
+from cadenza.callback import BEHAVIOUR_NAMES, Callback, MainCallback
 from cadenza.cli.checking.classes import Family, Given, binding, methods, yields
 from cadenza.cli.checking.names import Function
-from cadenza.points import POINTS, Kind, looks_like_a_point, nearest
-from cadenza.registration import nearest_point
+from cadenza.points import POINTS, looks_like_a_point, nearest
+from cadenza.registration import CallbackError, check_callback, check_signature, nearest_point
 
 Remark = tuple[ast.AST, str]
+
+_WRAPPERS: dict[str, Callable[..., Any]] = {
+    "nothing": staticmethod,
+    "class": classmethod,
+    "instance": lambda function: function,
+}
 
 
 def check_classes(families: Sequence[Family]) -> Iterator[Remark]:
     """What is wrong with the methods of the callbacks among ``families``."""
     parts_of_main = {node for family in families if family.may_be_main for node in family.inside}
-    for family in families:
-        if family.is_callback:
-            for name, method in methods(family.node).items():
-                yield from _check_method(family.node, name, method, family.node in parts_of_main)
+    callbacks = [family for family in families if family.is_callback]
+    of_their_own = {family.node for family in callbacks}
+    for family in callbacks:
+        base = MainCallback if family.node in parts_of_main else Callback
+        for name, method in methods(family.node).items():
+            yield from _check_method(family.node.name, base, name, method)
+        for mixin in family.inside:
+            if mixin not in of_their_own:
+                yield from _check_mixin(mixin, family.node.name, base)
 
 
-def _check_method(cls: ast.ClassDef, name: str, method: Function, may_be_main: bool) -> Iterator[Remark]:
-    where = f"{cls.name}.{name}"
-    if name in POINTS:
-        if name in BEHAVIOUR_NAMES and not may_be_main:
-            yield method, f"{where} is a behaviour, and only the MainCallback owns it: derive {cls.name} from it"
-        else:
-            yield from check_function(where, name, method, given=1 if binding(method) == "nothing" else 2)
-    elif looks_like_a_point(name) or (_is_nearly_a_point(name) and _takes(method.args, 2)):
+def _check_method(cls: str, base: type[Callback], name: str, method: Function) -> Iterator[Remark]:
+    if name in POINTS or looks_like_a_point(name):
+        members = {name: _member(method)}
+        yield from remarks_of(method, lambda: check_callback(type(cls, (base,), members)()))
+    elif _is_nearly_a_point(name) and not list(remarks_of(method, lambda: _check_arguments(method))):
         near = nearest(name)
-        yield (
-            method,
-            f"{where} looks like a point and is none"
-            + (f"; did you mean {near}?" if near else "; `cadenza points` lists them all.")
-            + " If it is a helper of your own, give it another name or mark it with @cadenza.not_a_point",
-        )
+        yield method, f"{cls}.{name} is no point, so it would never be played; did you mean {near}?"
+
+
+def _check_mixin(mixin: ast.ClassDef, cls: str, base: type[Callback]) -> Iterator[Remark]:
+    for name, method in methods(mixin).items():
+        if name in POINTS or looks_like_a_point(name):
+            bases = (type(mixin.name, (), {name: _member(method)}), base)
+            yield from remarks_of(method, partial(lambda bases: check_callback(type(cls, bases, {})()), bases))
+
+
+def _member(method: Function) -> Any:
+    return _WRAPPERS[binding(method)](stand_in(method))
 
 
 def _is_nearly_a_point(name: str) -> bool:
-    """``befor_step``: registration cannot tell it from a helper, and it would never be played."""
+    """``befor_step``: registration cannot tell it from a helper."""
     close = get_close_matches(name, POINTS, n=1, cutoff=0.9)
     return bool(close) and bool(get_close_matches(name.split("_")[0], ("before", "after", "around"), cutoff=0.75))
+
+
+def _check_arguments(method: Function) -> None:
+    check_signature("", "around_run", stand_in(method), bound=binding(method) != "nothing")
 
 
 def check_given(given: Given) -> Iterator[Remark]:
@@ -55,31 +77,79 @@ def check_given(given: Given) -> Iterator[Remark]:
     if given.point not in POINTS:
         yield given.call, nearest_point(given.point)
     elif given.point in BEHAVIOUR_NAMES:
-        yield given.call, f"{given.point} is a behaviour, and only the MainCallback owns it: derive a class from it"
+        yield given.call, f"{given.point} is a behaviour, which only the MainCallback owns: derive a class from it"
     elif given.function is not None:
-        name = getattr(given.function, "name", "<lambda>")
-        yield from check_function(f"the function {name}", given.point, given.function, given=1)
+        function = given.function
+        where = f"the function {getattr(function, 'name', '<lambda>')}"
+        yield from remarks_of(function, lambda: check_signature(where, given.point, stand_in(function)))
 
 
-def check_function(where: str, point: str, function: Function, *, given: int) -> Iterator[Remark]:
-    """A player takes the run and nothing else; only ``around`` may yield; nothing is asynchronous."""
-    if isinstance(function, ast.AsyncFunctionDef):
-        yield function, f"{where} is asynchronous; a point is played by a plain function"
-    elif POINTS[point].kind is not Kind.AROUND and yields(function):
-        yield function, f"{where} yields, so it would never run; only around_* points may be generators"
-    elif not _takes(function.args, given):
-        yield function, f"{where}{_signature(function)} must be callable with the run alone: def {point}(self, run)"
-
-
-def _signature(function: Function) -> str:
+def remarks_of(node: ast.AST, ask: Callable[[], None]) -> Iterator[Remark]:
+    """What registration says when it is asked."""
     try:
-        return f"({ast.unparse(function.args)})"
-    except RecursionError:  # a default that is nested more deeply than Python's stack
-        return "(...)"
+        ask()
+    except CallbackError as error:
+        yield node, str(error)
 
 
-def _takes(arguments: ast.arguments, given: int) -> bool:
-    """Whether a call with ``given`` positional arguments and nothing else is possible."""
-    places = len(arguments.posonlyargs) + len(arguments.args)
-    needed = places - len(arguments.defaults)
-    return needed <= given and (places >= given or arguments.vararg is not None) and None not in arguments.kw_defaults
+# Stand-ins ------------------------------------------------------------------------------------------------------------
+
+
+def stand_in(function: Function) -> Callable[..., Any]:
+    """A function of the same kind and with the same signature that does nothing.
+
+    >>> stand_in(ast.parse("def f(self, run, *, every=10 * n): yield").body[0]).__signature__
+    <Signature (self, run, *, every=10 * n)>
+    """
+    made = _of_same_kind(function)
+    try:
+        made.__signature__ = inspect.Signature(list(_parameters(function.args)))  # type: ignore[attr-defined]
+    except ValueError:
+        pass  # one name twice: Python will refuse it, and any arguments will do here
+    return made
+
+
+def _of_same_kind(function: Function) -> Callable[..., Any]:
+    def plain(*_: Any) -> None: ...
+
+    def generator(*_: Any) -> Iterator[None]:
+        yield
+
+    async def coroutine(*_: Any) -> None: ...
+
+    if isinstance(function, ast.AsyncFunctionDef):
+        return coroutine
+    return generator if yields(function) else plain
+
+
+class _Default:
+    """A default value, of which only the text is known."""
+
+    def __init__(self, node: ast.expr) -> None:
+        try:
+            self.text = ast.unparse(node)
+        except RecursionError:  # it is nested more deeply than Python's stack
+            self.text = "..."
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
+    kinds = inspect.Parameter
+    places: list[tuple[str, Any]] = [(argument.arg, kinds.POSITIONAL_ONLY) for argument in arguments.posonlyargs]
+    places += [(argument.arg, kinds.POSITIONAL_OR_KEYWORD) for argument in arguments.args]
+    first_default = len(places) - len(arguments.defaults)
+    for position, (name, kind) in enumerate(places):
+        given = arguments.defaults[position - first_default] if position >= first_default else None
+        yield _parameter(name, kind, given)
+    if arguments.vararg:
+        yield _parameter(arguments.vararg.arg, kinds.VAR_POSITIONAL, None)
+    for argument, given in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield _parameter(argument.arg, kinds.KEYWORD_ONLY, given)
+    if arguments.kwarg:
+        yield _parameter(arguments.kwarg.arg, kinds.VAR_KEYWORD, None)
+
+
+def _parameter(name: str, kind: Any, default: ast.expr | None) -> inspect.Parameter:
+    return inspect.Parameter(name, kind, default=inspect.Parameter.empty if default is None else _Default(default))

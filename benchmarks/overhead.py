@@ -1,0 +1,152 @@
+"""What the loop costs against the plain hand-written one, on a model so small that nothing hides it.
+
+    python benchmarks/overhead.py [--rounds 31] [--steps 1000]
+
+Every figure is a ratio of runs that stand beside each other in one process; the table is printed and written to
+``benchmarks/results/overhead.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from measure import best_of, median_with_interval, paired_ratios, table, timed, write
+from peers_inline import peer_cases
+from torch import nn
+
+import cadenza
+from cadenza.points import POINTS, Kind
+
+BARS = {"no callbacks": 1.00, "ten callbacks at two points": 1.02, "own loop": 1.02, "every before and after": 1.04}
+BAR_DISPATCH, BAR_IMPORT = 4.0, 0.15
+
+
+class Idle(cadenza.Callback):
+    def before_train_iter(self, run: cadenza.Run) -> None: ...
+
+    def after_train_iter(self, run: cadenza.Run) -> None: ...
+
+
+class Everywhere(cadenza.Callback):
+    def plays(self) -> dict[str, Callable[[cadenza.Run], Any]]:
+        wanted = (Kind.BEFORE, Kind.AFTER)
+        return {name: self.nothing for name, point in POINTS.items() if point.kind in wanted}
+
+    def nothing(self, run: cadenza.Run) -> None: ...
+
+
+class DoesNothing(cadenza.MainCallback):
+    """A step that does nothing, so that only the dispatch is left."""
+
+    loss_of_all = torch.tensor(1.0)
+
+    def on_iter_forward(self, run: cadenza.Run) -> None:
+        run.output = run.loss = self.loss_of_all
+
+    def on_iter_backward(self, run: cadenza.Run) -> None: ...
+
+    def on_iter_step(self, run: cadenza.Run) -> None: ...
+
+    def on_iter_zero_grad(self, run: cadenza.Run) -> None: ...
+
+
+def parts() -> tuple[nn.Module, torch.optim.Optimizer, nn.Module]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
+    return model, torch.optim.SGD(model.parameters(), lr=0.01), nn.CrossEntropyLoss()
+
+
+def batches(steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(0)
+    return [(torch.randn(32, 16), torch.randint(0, 2, (32,))) for _ in range(steps)]
+
+
+def hand_written(data: list[Any]) -> float:
+    model, optimizer, criterion = parts()
+
+    def train() -> None:
+        for inputs, targets in data:
+            output = model(inputs)
+            loss = criterion(output, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return timed(train)
+
+
+def fit(data: list[Any], callbacks: list[cadenza.Callback]) -> float:
+    trainer = cadenza.Trainer(*parts(), callbacks=callbacks, device="cpu")
+    return timed(lambda: trainer.fit(data, epochs=1))
+
+
+def own_loop(data: list[Any]) -> float:
+    trainer = cadenza.Trainer(*parts(), device="cpu")
+
+    def train() -> None:
+        with trainer.run(epochs=1) as run:
+            for _ in run.epochs():
+                for _ in run.train(data):
+                    run.forward()
+                    run.backward()
+                    run.step()
+
+    return timed(train)
+
+
+def dispatch(steps: int) -> float:
+    """Microseconds of a step that does nothing."""
+    data = batches(1) * steps
+    return best_of(lambda: fit(data, [DoesNothing()]), 9) / steps * 1e6
+
+
+def import_share(times: int = 7) -> float:
+    """How much longer ``import cadenza`` takes than ``import torch``, as a share of the latter."""
+
+    def seconds(module: str) -> float:
+        code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+        return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+    pairs = [(seconds("torch"), seconds("cadenza")) for _ in range(times)]
+    return statistics.median(both / alone - 1 for alone, both in pairs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--steps", type=int, default=1000)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    data = batches(options.steps)
+    cases = {
+        "no callbacks": lambda: fit(data, []),
+        "ten callbacks at two points": lambda: fit(data, [Idle() for _ in range(10)]),
+        "own loop": lambda: own_loop(data),
+        "every before and after": lambda: fit(data, [Everywhere()]),
+        **{name: (lambda case=case: case(parts, data)) for name, case in peer_cases().items()},
+    }
+    ratios, references = paired_ratios(lambda: hand_written(data), cases, options.rounds)
+    rows, results = [], {}
+    for name, values in ratios.items():
+        middle, low, high = median_with_interval(values)
+        bar = f"{BARS[name]:.2f}" if name in BARS else ""
+        rows.append((name, f"{middle:.3f}", f"{low:.3f} to {high:.3f}", bar))
+        results[name] = {"ratio": middle, "interval": [low, high], "bar": BARS.get(name)}
+    step = statistics.median(references) / options.steps * 1e6
+    bare, share = dispatch(4000), import_share()
+    print(f"hand-written: {step:.0f} us a step, {options.rounds} rounds of {options.steps} steps\n")
+    print(table(("case", "ratio", "95 % interval", "at most"), rows))
+    print(f"\nbare dispatch: {bare:.2f} us a step (at most {BAR_DISPATCH})")
+    print(f"import beyond torch's: {share:+.1%} (at most {BAR_IMPORT:.0%})")
+    path = write("overhead", {"hand_written_us": step, "ratios": results, "dispatch_us": bare, "import_share": share})
+    print(f"written to benchmarks/results/{path.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""One action: its players, and the behaviour inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cadenza.points import POINTS
+from cadenza.spans import Player, blame, hold
+
+if TYPE_CHECKING:
+    from cadenza.plan import StageScore
+    from cadenza.run import Run
+
+
+def action(score: StageScore, span: str, act: Callable[[Run], object], vetoes: int) -> Callable[[Run], object]:
+    """``span`` with its players, as a function that says True if the action did not happen: because it was asked away
+    in ``before`` by one of ``vetoes``, or because ``act`` itself says so. If nobody plays there, it is ``act``."""
+    before, around, after = score.players(span)
+    at_before, at_around, at_after = (POINTS[f"{kind}_{span}"] for kind in ("before", "around", "after"))
+    if not (before or around or after):
+        return act
+
+    def play(run: Run) -> bool:
+        player: Player | None = None
+        try:
+            if before:
+                run._at = at_before
+                for player in before:
+                    player(run)
+                player = None
+                if run._asked & vetoes:
+                    return True
+            if hold(run, at_around, around, act) if around else act(run):
+                return True
+            if after:
+                run._at = at_after
+                for player in after:
+                    player(run)
+        except BaseException as error:
+            if player is not None:
+                blame(run, error, at_before if run._at is at_before else at_after, player)
+            raise
+        return False
+
+    return play
+
+
+def only_for_effect(function: Player) -> Callable[[Run], None]:
+    """A user's function without its return value, which has no meaning."""
+
+    def act(run: Run) -> None:
+        function(run)
+
+    return act

@@ -1,0 +1,100 @@
+"""The backward span, and optimizers that a user's own backward steps by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+from cadenza.execution.action import action
+from cadenza.points import POINTS
+from cadenza.requests import HOLD_STEP, SKIP_BACKWARD, SKIP_BATCH, actions_from
+from cadenza.spans import Player
+
+if TYPE_CHECKING:
+    from cadenza.plan import StageScore
+    from cadenza.run import Run
+
+NO_BACKWARD = SKIP_BATCH | SKIP_BACKWARD
+_PASSED_OVER = tuple(f"{kind}_{span}" for span in ("forward", "loss") for kind in ("before", "around", "after"))
+_TOO_LATE = ("before_step", "around_step", "before_zero_grad", "around_zero_grad", "after_zero_grad")
+
+
+def backward_verb(score: StageScore) -> Callable[[Run], bool]:
+    """The verb ``backward``."""
+    play = action(score, "backward", back_propagation(score), NO_BACKWARD)
+    passed_over = next((c.name for point in _PASSED_OVER for c in score.plan.callbacks_at(point, "train")), None)
+    without_backward, after_backward = actions_from("train", "backward"), POINTS["after_backward"]
+
+    def backward(run: Run) -> bool:
+        if passed_over is not None and run._forwarded != run._pass.index and not run._asked & SKIP_BATCH:
+            raise RuntimeError(
+                f"run.loss was set by hand, so the forward and loss points that {passed_over} plays would be passed "
+                "over; use run.forward(compute) with a function that sets run.output and run.loss"
+            )
+        if run._asked & NO_BACKWARD or play(run):
+            run._skipped |= without_backward
+            return False
+        run._at = after_backward
+        return True
+
+    return backward
+
+
+def back_propagation(score: StageScore) -> Callable[[Run], None]:
+    """Calls ``on_iter_backward`` with the loss weighted and scaled; afterwards it is the plain one again."""
+    behaviour = score.plan.behaviour("on_iter_backward")
+    is_default = score.plan.is_default("on_iter_backward")
+
+    def back_propagate(run: Run) -> None:
+        if run.loss_weight == 1.0 and run.scaler is None:
+            if is_default:
+                run._loss.backward()
+            else:
+                _noticing_own_steps(run, behaviour)
+            return
+        plain = run.loss
+        weighted = plain * run.loss_weight
+        run.loss = weighted if run.scaler is None else run.scaler.scale(weighted)
+        try:
+            _noticing_own_steps(run, behaviour)
+        finally:
+            run.loss, run.loss_weight = plain, 1.0
+
+    return back_propagate
+
+
+def _noticing_own_steps(run: Run, behaviour: Player) -> None:
+    run._in_backward = True
+    try:
+        behaviour(run)
+    finally:
+        run._in_backward = False
+
+
+def notice_own_steps(run: Run, optimizer: Optimizer) -> Any:
+    """Sees an optimizer step inside the user's ``on_iter_backward``, before any weight changes."""
+
+    def on_step(*_: Any) -> None:
+        if run._in_backward:
+            refuse_who_comes_too_late(run)
+            run._stepped_itself = True
+
+    return optimizer.register_step_pre_hook(on_step)
+
+
+def refuse_who_comes_too_late(run: Run) -> None:
+    """A callback that acts between backward and step cannot, if both are one."""
+    plan = run._plan
+    late = next(((c, p) for p in _TOO_LATE for c in plan.callbacks_at(p, "train") if not c.passive), None)
+    what = f"{late[0].name} at {late[1]}" if late else None
+    if run._asked & HOLD_STEP or run._held or run.loss_weight != 1.0:
+        what = "a callback that holds the step (accumulation)"
+    if run.scaler is not None:
+        what = "the fp16 scaler"
+    if what is not None:
+        raise RuntimeError(
+            f"{plan.main.name}.on_iter_backward steps the optimizer itself, so {what} would come too late. Let it only "
+            "call run.loss.backward(), and put the rest into on_iter_step and on_iter_zero_grad, or leave those out"
+        )

@@ -1,0 +1,201 @@
+"""The step and zero_grad spans."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from cadenza.execution.action import action
+from cadenza.execution.backward import NO_BACKWARD, back_propagation, refuse_who_comes_too_late
+from cadenza.execution.forward import loss_behaviour
+from cadenza.fields import GONE
+from cadenza.points import POINTS
+from cadenza.requests import HOLD_STEP, SKIP_STEP, SKIP_ZERO_GRAD
+from cadenza.spans import Player, Players, fire
+
+if TYPE_CHECKING:
+    from cadenza.plan import StageScore
+    from cadenza.run import Run
+
+
+def step_verb(score: StageScore) -> Callable[[Run], bool]:
+    """The verb ``step``."""
+    plan = score.plan
+    plain = score.is_plain("step", "zero_grad") and has_plain_optimizers(score)
+    adjust_lr = plan.adjust_lr if score.main.lr_every == "iter" else None
+    after_step, after_zero_grad = score.players("step")[2], POINTS["after_zero_grad"]
+    play_step = action(score, "step", _stepping(plan.behaviour("on_iter_step")), SKIP_STEP)
+    play_zero_grad = action(score, "zero_grad", plan.behaviour("on_iter_zero_grad"), SKIP_ZERO_GRAD)
+
+    def step(run: Run) -> bool:
+        if run._stepped_itself:
+            return _after_own_step(run, after_step, adjust_lr)
+        if plain and not run._asked and run.scaler is None:
+            run._held = False
+            step_plainly(run)
+            stepped = True
+        elif run._asked & NO_BACKWARD:
+            return False
+        elif run._asked & HOLD_STEP:
+            return _hold(run)
+        else:
+            stepped = _step_and_clear(run, play_step, play_zero_grad)
+        if stepped and adjust_lr is not None:
+            adjust_lr(run)
+        run._at = after_zero_grad
+        return stepped
+
+    return step
+
+
+def has_plain_optimizers(score: StageScore) -> bool:
+    """Whether every optimizer can be stepped without a closure and cleared by letting go of the gradients."""
+    return all(
+        type(optimizer).zero_grad is Optimizer.zero_grad and not needs_closure(optimizer)
+        for optimizer in score.plan.optimizers
+    )
+
+
+def step_plainly(run: Run) -> None:
+    """Step and zero_grad when nobody plays there and both are the library's own. Clearing the gradients by hand is what
+    ``zero_grad`` does, without its profiler hooks."""
+    optimizers = run.optimizers
+    for optimizer in optimizers:
+        optimizer.step()
+    run.clock.steps += 1
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+
+def _step_and_clear(run: Run, play_step: Callable[[Run], object], play_zero_grad: Callable[[Run], object]) -> bool:
+    run._held = run._withheld = False
+    if run.scaler is not None:
+        for optimizer in run.optimizers:
+            run.scaler.unscale_(optimizer)
+    stepped = not run._asked & SKIP_STEP and not play_step(run)
+    if not stepped:
+        _restore_first(run)
+        if run.scaler is not None and not run._withheld:
+            run.scaler.update()
+        run._skipped |= {"step"}
+    if run._asked & SKIP_ZERO_GRAD or play_zero_grad(run):
+        run._skipped |= {"zero_grad"}
+    return stepped
+
+
+def _stepping(behaviour: Player) -> Callable[[Run], bool]:
+    """What happens inside the step span; says True if the scaler withheld the step."""
+
+    def make_step(run: Run) -> bool:
+        if run.scaler is None:
+            behaviour(run)
+        else:
+            _step_through_scaler(run, behaviour)
+        if run._first is not None:
+            _restore_first(run)
+        if run._withheld:
+            return True
+        run.clock.steps += 1
+        return False
+
+    return make_step
+
+
+def _step_through_scaler(run: Run, behaviour: Player) -> None:
+    """Steps with the fp16 scaler, which withholds the step of an optimizer whose gradients are not finite."""
+    made: list[Optimizer] = []
+    handles = [optimizer.register_step_post_hook(lambda it, *_: made.append(it)) for optimizer in run.optimizers]
+    try:
+        behaviour(run)
+    finally:
+        for handle in handles:
+            handle.remove()
+    run.scaler.update()
+    run._withheld = not made
+
+
+def _restore_first(run: Run) -> None:
+    """After a batch was played again inside a step, its first loss and output are the ones that count."""
+    if run._first is not None:
+        (run._loss, run._output), run._first = run._first, None
+
+
+def _hold(run: Run) -> bool:
+    for optimizer in run.optimizers:
+        if needs_closure(optimizer):
+            name = type(optimizer).__name__
+            raise RuntimeError(f"{name} evaluates its batch again inside the step, so gradients cannot be held for it")
+    run._held = True
+    run._skipped |= {"step", "zero_grad"}
+    return False
+
+
+def _after_own_step(run: Run, after_step: Players, adjust_lr: Player | None) -> bool:
+    if run._asked & HOLD_STEP:
+        refuse_who_comes_too_late(run)
+    run._stepped_itself = False
+    run.clock.steps += 1
+    if after_step:
+        fire(run, POINTS["after_step"], after_step)
+    if adjust_lr is not None:
+        adjust_lr(run)
+    run._at = POINTS["after_zero_grad"]
+    return True
+
+
+def step_optimizer(run: Run, optimizer: Optimizer) -> None:
+    """Steps ``optimizer``: through the scaler if there is one, with a closure if it needs one."""
+    if run.scaler is not None:
+        run.scaler.step(optimizer)
+    elif needs_closure(optimizer):
+        first: list[Tensor] = [run.loss]
+        optimizer.step(lambda: first.pop() if first else run.again())  # type: ignore[arg-type, return-value]
+    else:
+        optimizer.step()
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Whether ``step`` cannot do without a function that evaluates the loss again, as in LBFGS."""
+    return _step_needs_closure(type(optimizer))  # type: ignore[arg-type]
+
+
+@functools.cache
+def _step_needs_closure(kind: type[Optimizer]) -> bool:
+    parameter = inspect.signature(kind.step).parameters.get("closure")
+    return parameter is not None and parameter.default is parameter.empty
+
+
+def again_verb(score: StageScore) -> Callable[[Run], Tensor]:
+    """Zero_grad, forward, loss and backward once more, for optimizers and callbacks that need a second look."""
+    plan = score.plan
+    clear = action(score, "zero_grad", plan.behaviour("on_iter_zero_grad"), 0)
+    replays = (
+        action(score, "forward", plan.behaviour("on_train_forward"), 0),
+        action(score, "loss", loss_behaviour(score), 0),
+        action(score, "backward", back_propagation(score), 0),
+    )
+
+    def again(run: Run) -> Tensor:
+        if run.scaler is not None:
+            raise RuntimeError("run.again() would add scaled gradients to unscaled ones; use bf16 or fp32 with it")
+        if run._loss is GONE:
+            raise RuntimeError("run.again() plays a batch once more inside a step, when it has a loss already")
+        at, run._replaying = run._at, True
+        run._first = run._first or (run._loss, run._output)
+        try:
+            clear(run)
+            run._loss = GONE
+            for play in replays:
+                play(run)
+        finally:
+            run._replaying, run._at = False, at
+        return run.loss
+
+    return again
