@@ -1,10 +1,12 @@
-"""Writes what is made from the table of points: the stubs of ``Callback`` and the page ``docs/points.md``.
+"""Writes what is made from the code: the stubs of ``Callback``, ``docs/points.md``, the source in ``docs/loop.md``.
 
-Run it with ``make generate`` after changing ``points.py``; a test compares the files with what this would write.
+Run it with ``make generate`` after changing ``points.py`` or ``loop.py``; a test compares the files with what this
+would write.
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -47,7 +49,23 @@ def stubs() -> str:
     return f'{HEAD}\n\nclass Stubs:\n    """Every place at which a callback may play. None of them does anything by itself."""\n\n{body}'
 
 
-FILES = {"src/cadenza/stubs.py": stubs, "docs/points.md": points_page}
+SHOWN = re.compile(r"<!-- from (\S+) -->\n```python\n.*?```\n", re.DOTALL)
+
+
+def loop_page() -> str:
+    """``docs/loop.md`` with the source that it shows as it is now."""
+
+    def show(match: re.Match[str]) -> str:
+        source = (ROOT / match[1]).read_text(encoding="utf-8")
+        return f"<!-- from {match[1]} -->\n```python\n{source}```\n"
+
+    page, shown = SHOWN.subn(show, (ROOT / "docs/loop.md").read_text(encoding="utf-8"))
+    if not shown:
+        raise ValueError("docs/loop.md shows no source: it needs a line such as <!-- from src/cadenza/loop.py -->")
+    return page
+
+
+FILES = {"src/cadenza/stubs.py": stubs, "docs/points.md": points_page, "docs/loop.md": loop_page}
 
 
 if __name__ == "__main__":

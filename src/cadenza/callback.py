@@ -12,7 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cadenza.data.batch import TARGET_KEYS, as_mapping, count_samples, not_understood, split
+from cadenza.data.batch import (
+    TARGET_KEYS,
+    as_mapping,
+    count_samples,
+    has_targets,
+    not_understood,
+    split,
+    without_targets,
+)
 from cadenza.points import POINTS, Kind
 from cadenza.stubs import Stubs
 
@@ -64,7 +72,7 @@ class Callback(Stubs):
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """The points at which this callback plays, each with what is called there."""
-        return {point: getattr(self, point) for point in POINTS if overrides(type(self), point)}
+        return {point: getattr(self, point) for point in POINTS if overrides(type(self), point) or point in vars(self)}
 
     def explain(self) -> str:
         """A few words for ``trainer.explain()``, such as what was inferred from the arguments."""
@@ -110,7 +118,6 @@ class MainCallback(Callback):
             self.lr_every = lr_every
         if inference_mode is not None:
             self.inference_mode = inference_mode
-        self._takes: dict[frozenset[str], bool] = {}
 
     def count(self, run: Run) -> tuple[int, int]:
         """How many samples and tokens the batch holds. Means and the clock are weighted by it."""
@@ -153,11 +160,13 @@ class MainCallback(Callback):
                 return run.model(**parts)
         if isinstance(batch, tuple):
             return run.model(*rest.values())
-        return run.model(rest if run.stage == "pred" else batch)
+        return run.model(without_targets(batch) if run.stage == "pred" else batch)
 
     def _accepts(self, module: nn.Module, parts: dict[str, Any]) -> bool:
         keys = frozenset(parts)
-        if keys not in self.__dict__.setdefault("_takes", {}):
+        if self.__dict__.get("_module") is not module:
+            self._module, self._takes = module, dict[frozenset[str], bool]()
+        if keys not in self._takes:
             parameters = inspect.signature(module.forward).parameters.values()
             names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
             needed = {p.name for p in parameters if p.name in names and p.default is p.empty}
@@ -170,10 +179,13 @@ class MainCallback(Callback):
         if run.criterion is None:
             run.loss = own_loss(run.output)
             return
-        targets = split(run.batch)[1]
-        if targets is None:
-            raise TypeError(f"the batch has no targets for the criterion. {not_understood(run.batch)}")
-        run.loss = run.criterion(run.output, targets)
+        batch = run.batch
+        if type(batch) in (list, tuple) and len(batch) == 2:  # by far the most common, so it is asked first
+            run.loss = run.criterion(run.output, batch[1])
+        elif has_targets(batch):
+            run.loss = run.criterion(run.output, split(batch)[1])
+        else:
+            raise TypeError(f"the batch has no targets for the criterion. {not_understood(batch)}")
 
     def on_iter_backward(self, run: Run) -> None:
         """Back-propagates ``run.loss``, which is weighted and scaled here."""
@@ -192,10 +204,10 @@ class MainCallback(Callback):
     def on_lr_adjust(self, run: Run) -> None:
         """Steps every scheduler; one that follows a metric gets the watched one, or the validation or training loss."""
         for scheduler in run.schedulers:
-            if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                scheduler.step(run.metrics[followed(run)])
-            else:
+            if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 scheduler.step()
+            elif (name := followed(run)) is not None:
+                scheduler.step(run.metrics[name])
 
 
 def zero_grad(optimizer: Optimizer) -> None:
@@ -208,13 +220,11 @@ def zero_grad(optimizer: Optimizer) -> None:
             parameter.grad = None
 
 
-def followed(run: Run) -> str:
-    """The metric that a plateau schedule follows."""
-    candidates = [run._plan.watch.name] if run._plan.watch else ["val/loss", "train/loss"]
-    for name in candidates:
-        if name in run.metrics:
-            return name
-    raise KeyError(f"a ReduceLROnPlateau scheduler follows {' or '.join(candidates)}; known: {', '.join(run.metrics)}")
+def followed(run: Run) -> str | None:
+    """The metric that a plateau schedule follows: the watched one, else the loss of validation, or without validation
+    that of training. None in an epoch that did not measure it."""
+    name = run._plan.watch.name if run._plan.watch else "train/loss" if run.val_loader is None else "val/loss"
+    return name if run.measured(name) else None
 
 
 def own_loss(output: Any) -> Tensor:
@@ -243,8 +253,8 @@ class FunctionCallback(Callback):
         qualified = getattr(function, "__qualname__", type(function).__name__)
         self.name = f"{getattr(function, '__module__', '')}.{qualified}"
         code = getattr(function, "__code__", None)
-        line = f":{code.co_firstlineno}" if code is not None and "<lambda>" in qualified else ""
-        self.key = (point, self.name + line)
+        same = f":{code.co_firstlineno}" if code is not None and "<lambda>" in qualified else ""
+        self.key = (point, self.name + (same if code is not None else f" {id(function)}"))
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         return {self.point: self.function}
@@ -254,6 +264,8 @@ class Watch(Callback):
     """Says which metric decides what is best, so that ``after_best`` is played when it improves."""
 
     def __init__(self, monitor: str, mode: str | None = None) -> None:
+        if not isinstance(monitor, str) or not monitor:
+            raise TypeError(f"what is watched is the name of a metric, not {monitor!r}")
         if mode not in (None, "min", "max"):
             raise ValueError(f'mode is "min" or "max", not {mode!r}')
         self.monitor = monitor

@@ -73,7 +73,8 @@ class Duration:
 
     def __str__(self) -> str:
         whole = self.unit.removesuffix("es") if self.unit == "batches" else self.unit.removesuffix("s")
-        return f"{self.amount:g} {whole if self.amount == 1 else self.unit}"
+        number = f"{self.amount:.9f}".rstrip("0").rstrip(".") if isinstance(self.amount, float) else str(self.amount)
+        return f"{number} {whole if self.amount == 1 else self.unit}"
 
 
 class Clock:

@@ -45,10 +45,10 @@ def check_callback(
 ) -> None:
     """Raises an AssertionError that says what is wrong, if ``callback`` does not behave as a callback should.
 
-    Its state goes through ``state_dict`` and back and is made of tensors, numbers and texts; under a ``When`` that
-    never opens, weights and random numbers are as without it; it survives every request, a
-    stop and an exception, at every point. A callback that cannot be copied is given as a function that makes one. ``make_trainer(callbacks)`` gives
-    the trainer to use in place of a tiny classifier.
+    Its state goes through ``state_dict`` and back and is made of tensors, numbers and texts. Under a ``When`` that
+    never opens, weights and random numbers are as without it. It survives every request, a stop and an exception, at
+    every point. A callback that cannot be copied is given as a function that makes one; ``make_trainer(callbacks)``
+    gives the trainer to use in place of a tiny classifier.
 
     >>> from cadenza.testing import Recorder
     >>> check_callback(Recorder())

@@ -57,7 +57,6 @@ def between_iterations(run: Run, this: Pass) -> bool:
     """Does what was asked: save, then the end of the epoch, then stop. False if no further batch is wanted."""
     asked = run._asked
     run._asked = asked & ~OF_ITERATION
-    run.loss_weight = 1.0
     if asked & REPLAN:
         replan(run)
     if this.training:
@@ -87,10 +86,11 @@ def serve_save(run: Run) -> None:
 def replan(run: Run) -> None:
     """Callbacks were added or removed: works out anew who plays, between two iterations."""
     run._asked &= ~REPLAN
-    old, run._plan = run._plan, run._make_plan(run)
-    old.release(run)
-    run._plan.claim(run)
-    run._plan.begin(run)
+    old, new = run._plan, run._make_plan(run)
+    new.claim(run)
+    old.release(run, keep=new.callbacks)
+    run._plan = new
+    new.begin(run)
     for frame in run._open:
         if isinstance(frame, Pass):
             frame.score = run._plan.stages[frame.stage]
@@ -104,10 +104,11 @@ def replan(run: Run) -> None:
             fire(run, POINTS["after_register"], run._plan.own(callback, "after_register"))
 
 
-def check_best(run: Run) -> None:
-    """Compares the watched metric with the best so far, and plays ``after_best``; equal is not better, nor is NaN."""
+def check_best(run: Run, prefix: str = "") -> None:
+    """Compares the watched metric with the best so far, and plays ``after_best``; equal is not better, nor is NaN.
+    With ``prefix``, only if it is one of those that a pass just measured."""
     watch = run._plan.watch
-    if watch is None or run.mode != "fit":
+    if watch is None or run.mode != "fit" or not watch.name.startswith(prefix):
         return
     if watch.name not in run.metrics:
         stage = watch.name.split("/")[0]

@@ -26,6 +26,7 @@ class Frame:
     """A span, or a few nested ones, that is open on the run's stack."""
 
     abandoned = False
+    closed = False
 
     def leave(self, run: Run, error: BaseException | None) -> None:
         """Leaves what is held around the spans, innermost first. Nothing happens the second time."""
@@ -84,8 +85,12 @@ class Pass(Frame):
         return self.exhausted or (length is not None and self.index + 1 >= length)
 
     def restore_flags(self) -> None:
-        while self.flags:
-            module, training = self.flags.pop()
+        """Brings back each module's own train or eval flag, through the root's ``train`` in case that does more."""
+        flags, self.flags = self.flags, []
+        if flags:
+            root, training = flags[0]
+            root.train(training)
+        for module, training in flags:
             module.training = training
 
 

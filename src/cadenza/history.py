@@ -20,7 +20,7 @@ def as_scalar(name: object, value: object) -> float | Tensor:
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex():
             raise ValueError(f"metric {name!r} must be one real number, not a tensor of shape {tuple(value.shape)}")
-        return value.detach().reshape(())
+        return value.detach().clone().reshape(())  # a copy: what is changed in place later was logged as it stood
     if isinstance(value, str) or not hasattr(value, "__float__"):
         raise TypeError(f"metric {name!r} must be a number or a tensor with one element, not {type(value).__name__}")
     try:
@@ -176,7 +176,7 @@ class History:
 
     def state_dict(self) -> dict[str, Any]:
         self.settle()
-        return {"rows": [{"kind": row.kind, "at": row.at, "values": dict(row)} for row in self.rows]}
+        return {"rows": [{"kind": row.kind, "at": dict(row.at), "values": dict(row)} for row in self.rows]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.rows.clear()

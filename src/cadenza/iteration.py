@@ -9,7 +9,16 @@ from cadenza.data import length_of, to_device
 from cadenza.fields import GONE, NOTHING
 from cadenza.frames import END, Pass
 from cadenza.points import POINTS
-from cadenza.requests import END_EPOCH, HOLD_STEP, OF_ITERATION, SKIP_BATCH, STOP, actions_from
+from cadenza.requests import (
+    END_EPOCH,
+    HOLD_STEP,
+    OF_ITERATION,
+    SKIP_BATCH,
+    SKIP_STEP,
+    SKIP_ZERO_GRAD,
+    STOP,
+    actions_from,
+)
 from cadenza.spans import blame_loader, enter, fire, hold, leave
 
 if TYPE_CHECKING:
@@ -100,19 +109,32 @@ def end_iteration(run: Run, this: Pass) -> bool:
         clock.tokens += tokens
     loss = run._loss
     if loss is not GONE:  # as it is if the batch was skipped, or in a prediction
+        if this.score.plays_forward_or_loss is not None and run._forwarded != this.index:
+            refuse_loss_by_hand(run, this.score.plays_forward_or_loss)
         this.mean.add(loss, samples)
     if this.score.plays_iter:
         end_with_others(run, this)
-    this.iterating = False
     if run._rows["iter"] is not None:
         run._write_row("iter")
+    this.iterating = False
     if run._skipped:
         run._skipped = NOTHING
+    if run.loss_weight != 1.0:
+        run.loss_weight = 1.0
     run._failing = None
     run._forget()
     if run._asked or clock.steps >= run._last_step:
         return decisions.between_iterations(run, this)
     return True
+
+
+def refuse_loss_by_hand(run: Run, who: str) -> None:
+    """The caller set ``run.loss`` without the verb, which would pass over those who play in forward and loss."""
+    if not run._asked & SKIP_BATCH:
+        raise RuntimeError(
+            f"run.loss was set by hand, so the forward and loss points that {who} plays would be passed over; use "
+            "run.forward(compute) with a function that sets run.output and run.loss"
+        )
 
 
 def end_with_others(run: Run, this: Pass) -> None:
@@ -142,7 +164,9 @@ def is_last(run: Run, this: Pass) -> bool:
 
 def release(run: Run, this: Pass) -> None:
     """Steps on gradients that were held, since the epoch ends here."""
+    asked = run._asked
     run._held = False
-    run._asked &= ~HOLD_STEP
+    run._asked = asked & (SKIP_STEP | SKIP_ZERO_GRAD)  # what skips this batch does not skip the gradients of others
     run._skipped = run._skipped - {"step", "zero_grad"}
     this.score.verbs.step(run)
+    run._asked |= asked & ~HOLD_STEP

@@ -11,6 +11,7 @@ from cadenza import decisions, passes
 from cadenza.history import unknown_metric
 from cadenza.points import POINTS
 from cadenza.requests import SAVE
+from cadenza.rng import seed_everything
 from cadenza.spans import enter, fire, leave, note
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ def begin(run: Run) -> None:
     plan, training = run._plan, run.training_state
     run.module.to(run.device)
     if run.mode == "fit":
+        if training.seed is not None and not training.seeded:
+            seed_everything(training.seed)
+            training.seeded = True
         clear_gradients(run)
         run.clock.start()
     plan.begin(run)
@@ -75,6 +79,8 @@ def fail(run: Run, error: BaseException) -> None:
     note_further(error, partial(leave, run, POINTS["around_run"], run._exits, error))
     for player in run._plan.after_error:
         note_further(error, partial(fire, run, POINTS["after_error"], (player,)))
+    for frame in run._open:
+        frame.closed = True
     run._open.clear()
     run._forget()
     run.stage, run._pass = None, run._outside
@@ -107,6 +113,8 @@ def close(run: Run, error: BaseException | None) -> None:
             else:
                 error.add_note(f"cadenza: then {type(late).__name__} in {callback.name}.close: {late}")
     run._plan.release(run)
+    run._set_fields()
+    run._last_loss = run._last_output = None
     if first is not None:
         run.error = first
         raise first

@@ -33,7 +33,9 @@ def fit(run: Run, validate_every: Duration) -> None:
             run.train_step()
             if validate_every.unit != "epochs" and due.due(run.clock):
                 validate(run)
-        if validate_every.unit == "epochs" and (run.epoch + 1) % validate_every.amount == 0:
+        if validate_every.unit != "epochs":
+            test(run)
+        elif (run.epoch + 1) % validate_every.amount == 0:
             validate(run)
             test(run)
 
@@ -54,11 +56,12 @@ def test(run: Run) -> None:
 
 def predict(run: Run, loader: Iterable[Any], device: torch.device | None) -> Any:
     """The outputs for ``loader``, in order; a batch that a callback skipped has none."""
-    outputs = []
+    outputs, counts = [], []
     for _ in run.predicting(loader):
         if run.eval_step():
             outputs.append(run.output if device is None else to_device(run.output, device))
-    return gather(outputs)
+            counts.append(run.main.count(run)[0])
+    return gather(outputs, counts)
 
 
 def named(loaders: Any) -> Mapping[str | None, Any]:

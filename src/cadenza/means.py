@@ -22,20 +22,24 @@ class Mean:
         self.weight = 0
 
     def add(self, loss: Any, samples: int) -> None:
-        self.losses.append(loss.detach() if isinstance(loss, Tensor) else torch.as_tensor(loss))
+        self.losses.append(loss.detach() if isinstance(loss, Tensor) else torch.tensor(loss, dtype=torch.float64))
         self.weights.append(samples)
         if len(self.weights) >= _FOLD:
             self.fold()
 
     def fold(self) -> None:
+        if any(loss.dim() for loss in self.losses):
+            if any(loss.numel() != 1 for loss in self.losses):
+                raise ValueError("run.loss must be one number; give the criterion a reduction such as 'mean'")
+            self.losses = [loss.reshape(()) for loss in self.losses]
+        if len({loss.dtype for loss in self.losses}) > 1:
+            self.losses = [loss.double() for loss in self.losses]
         losses = torch.stack(self.losses)
-        if losses.numel() != len(self.losses):
-            raise ValueError("run.loss must be one number; give the criterion a reduction such as 'mean'")
         exact = torch.float32 if losses.device.type == "mps" else torch.float64
         weights = torch.tensor(self.weights, dtype=exact)
         if losses.device.type != "cpu":
             weights = weights.to(losses.device, non_blocking=True)
-        total = (losses.reshape(-1).to(exact) * weights).sum()
+        total = (losses.to(exact) * weights).sum()
         self.total = total if self.total is None else self.total + total
         self.weight += sum(self.weights)
         self.losses.clear()

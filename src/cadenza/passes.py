@@ -7,7 +7,10 @@ its spans; the ``after_*`` points are played by the next verb, or at the end of 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from opcode import opname
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from cadenza import decisions
@@ -15,8 +18,8 @@ from cadenza.frames import Epoch, Frame, Pass, take_back
 from cadenza.iteration import begin_iteration, end_iteration, end_of_loader, fetch_with_others, release, take
 from cadenza.points import POINTS
 from cadenza.requests import END_EPOCH, OF_ITERATION, OF_PASS, SKIP_BATCH, SKIP_VALIDATION, STOP
-from cadenza.spans import enter, fire, leave
-from cadenza.verbs import each_verb
+from cadenza.spans import blame_loader, enter, fire, leave
+from cadenza.verbs import NO_VERBS, each_verb
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -41,22 +44,51 @@ _SETTLING_VERBS = each_verb(_settling)
 
 
 def abandon(run: Run, frame: Frame) -> None:
-    """The loop over ``frame`` was left by break or return: lets go of what is held in it and above it."""
-    if frame not in run._open:
+    """The loop over ``frame`` was left: lets go of what is held in it and above it.
+
+    An exception of the caller's own code is not known yet, so what it must be told to is left when it is: at the end of
+    the run, or if it was caught before, by the next verb.
+    """
+    if frame.closed:
         return
     run._verbs = _SETTLING_VERBS
+    known = run._failing is not None or left_by_break(sys._getframe(2))
     for above in reversed(run._open[run._open.index(frame) :]):
         above.abandoned = True
-        above.leave(run, run._failing)
+        if not known:
+            continue
+        try:
+            above.leave(run, run._failing)
+        except BaseException as error:
+            if error is not run._failing:
+                run._owed = run._owed or error  # raised here it would be lost: the next verb raises it
+
+
+def left_by_break(caller: FrameType | None) -> bool:
+    """Whether ``caller`` is leaving a loop by break or return rather than by an exception.
+
+    Closing a generator tells it nothing, but the instruction at which the caller stands does: break and return drop the
+    iterator by an instruction of their own. An iterator that wraps ours (tqdm) stands at its yield; its caller counts.
+    """
+    while caller is not None:
+        instruction = opname[caller.f_code.co_code[caller.f_lasti]]
+        if instruction not in ("YIELD_VALUE", "RESUME"):
+            return instruction in ("POP_TOP", "POP_ITER")
+        caller = caller.f_back
+    return False
 
 
 def settle(run: Run, frame: Frame | None = None) -> None:
     """Ends abandoned frames; with ``frame``, everything above it, since the loop over ``frame`` goes on."""
+    if run._owed is not None:
+        owed, run._owed = run._owed, None
+        raise owed
     while run._open and (run._open[-1].abandoned if frame is None else run._open[-1] is not frame):
         top = run._open[-1]
         top.abandoned = False
         top.leave(run, None)
         finish(run, top)
+    run._verbs = run._pass.score.verbs if isinstance(run._pass, Pass) else NO_VERBS
 
 
 def finish(run: Run, frame: Frame) -> None:
@@ -75,20 +107,27 @@ def finish(run: Run, frame: Frame) -> None:
 def epochs(run: Run) -> Iterator[int]:
     """The epochs of a fit, one after the other."""
     while decisions.next_epoch(run):
+        decisions.may_open(run, "epoch")
         this = Epoch()
-        begin_epoch(run, this)
         try:
+            begin_epoch(run, this)
             yield run.epoch
+            if this.closed:
+                return
+            settle(run, this)
+            end_epoch(run, this)
         except GeneratorExit:
             abandon(run, this)
             raise
-        settle(run, this)
-        end_epoch(run, this)
+        except BaseException as error:
+            run._failing = error
+            raise
 
 
 def begin_epoch(run: Run, this: Epoch) -> None:
     run._open.append(this)
     run._epoch = this
+    run._first_row_of_epoch = len(run.history)
     run._asked &= ~(OF_ITERATION | OF_PASS)
     plan = run._plan
     if plan.before_epoch:
@@ -110,7 +149,7 @@ def end_epoch(run: Run, this: Epoch) -> None:
     if plan.after_epoch:
         fire(run, POINTS["after_epoch"], plan.after_epoch)
     run._write_row("epoch")
-    run._open.pop()
+    run._open.pop().closed = True
     decisions.between_epochs(run)
 
 
@@ -124,8 +163,8 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
     if run._asked & STOP or (stage == "val" and run._asked & SKIP_VALIDATION):
         return
     this = Pass(run, stage, name)
-    begin_pass(run, this, loader)
     try:
+        begin_pass(run, this, loader)
         while not run._asked & _NO_FURTHER:
             if not (fetch_with_others(run, this) if this.score.plays_fetch else take(run, this)):
                 end_of_loader(run, this)
@@ -133,14 +172,19 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
             begin_iteration(run, this)
             if not run._asked & SKIP_BATCH:
                 yield run._batch
-            if run._open[-1] is not this:
-                settle(run, this)
+                if this.closed:
+                    return
+                if run._open[-1] is not this:
+                    settle(run, this)
             if not end_iteration(run, this):
                 break
+        end_pass(run, this)
     except GeneratorExit:
         abandon(run, this)
         raise
-    end_pass(run, this)
+    except BaseException as error:
+        run._failing = error
+        raise
 
 
 def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> None:
@@ -158,13 +202,26 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> None:
         run.module.eval()
     score = this.score
     this.loader = loader if loader is not None else loader_for(run, this.stage)
+    remember_loader(run, this)
     if score.before_stage_epoch:
         fire(run, score.point["before_stage_epoch"], score.before_stage_epoch)
     if score.around_stage_epoch:
         enter(run, score.point["around_stage_epoch"], score.around_stage_epoch, this.exits)
     if loader is None:
         this.loader = loader_for(run, this.stage)  # a callback may have replaced it
-    this.iterator = iter(this.loader)
+    try:
+        this.iterator = iter(this.loader)
+    except BaseException as error:
+        blame_loader(run, this, error)
+        raise
+
+
+def remember_loader(run: Run, this: Pass) -> None:
+    """In a loop of the user's own, callbacks see the loaders that were given to the verbs."""
+    if this.stage == "train" and run.train_loader is None:
+        run.train_loader = this.loader
+    elif this.stage == "val" and run.val_loader is None:
+        run.val_loader = this.loader
 
 
 def loader_for(run: Run, stage: str) -> Any:
@@ -188,7 +245,7 @@ def end_pass(run: Run, this: Pass) -> None:
     if score.after_stage_epoch:
         fire(run, score.point["after_stage_epoch"], score.after_stage_epoch)
     run._write_row("pass")
-    run._open.pop()
+    run._open.pop().closed = True
     take_back(run, this.outer)
     if this.stage == "val" and this.complete and run._pass.iterating:
-        decisions.check_best(run)
+        decisions.check_best(run, this.prefix)

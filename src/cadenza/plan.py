@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 from cadenza.callback import Callback, MainCallback, Watch, as_around, infer_mode, overrides
 from cadenza.execution import eager
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 
 Instrument: TypeAlias = Callable[[Point, Callback, Player], Player]
 _PER_STAGE_ITERATION = ("fetch", "iter", "forward", "loss")
-_running: WeakKeyDictionary[Callback, Run] = WeakKeyDictionary()
+_running: dict[int, Run] = {}
+"""The run in which a callback plays at this moment, by the identity of the callback."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ class StageScore:
         self.before_iter, self.around_iter, self.after_iter = self.players("iter")
         self.plays_fetch = bool(self.before_fetch or self.around_fetch or self.after_fetch)
         self.plays_iter = any(any(self.players(span)) for span in ("iter", f"{stage}_iter"))
+        inside = [f"{kind}_{span}" for span in ("forward", "loss") for kind in _KINDS]
+        self.plays_forward_or_loss = next((c.name for point in inside for c in plan.callbacks_at(point, stage)), None)
         self.count = plan.main.count
         self.verbs = eager.verbs(self)
 
@@ -74,9 +76,16 @@ class StageScore:
 class Plan:
     """For every point the tuple of its players on this rank, in order."""
 
-    def __init__(self, callbacks: Sequence[Callback], run: Run, instrument: Instrument | None = None) -> None:
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        run: Run,
+        instrument: Instrument | None = None,
+        *,
+        every_rank: bool = False,
+    ) -> None:
         self.optimizers = run.optimizers
-        self.callbacks, self.main = arrange(callbacks, run.rank, run.local_rank)
+        self.callbacks, self.main = arrange(callbacks, None if every_rank else (run.rank, run.local_rank))
         self._instrument = instrument
         self._table = self._players_by_point()
         self._labels = {
@@ -90,7 +99,8 @@ class Plan:
         self.after_best = self.players_at("after_best")
         self.after_error = self.players_at("after_error")
         self.adjust_lr = self.behaviour("on_lr_adjust")
-        self.saver = next((callback.save for callback in self.callbacks if hasattr(callback, "save")), None)
+        savers: list[Any] = [callback for callback in self.callbacks if "save" in callback.owns]
+        self.saver: Player | None = savers[0].save if savers else None
         self.stages = {stage: StageScore(self, stage) for stage in STAGES}
         self._handles: list[Any] = []
 
@@ -140,29 +150,30 @@ class Plan:
         point = POINTS[name]
 
         def behave(run: Run) -> None:
-            run._at = point
+            before, run._at = run._at, point
             method(run)
+            run._at = before
 
         return behave
 
     def claim(self, run: Run) -> None:
         """Refuses a callback that plays in another run at this moment, then marks all as playing in this one."""
         for callback in self.callbacks:
-            if callback in _running and _running[callback] is not run:
-                raise CallbackError(f"{callback.name} is playing in another run; give each run its own instance")
+            refuse_if_elsewhere(callback, run)
         for callback in self.callbacks:
-            _running[callback] = run
+            _running[id(callback)] = run
 
     def begin(self, run: Run) -> None:
         """Listens for optimizers that a user's own backward steps by itself."""
         if not self.is_default("on_iter_backward"):
             self._handles = [notice_own_steps(run, optimizer) for optimizer in run.optimizers]
 
-    def release(self, run: Run) -> None:
+    def release(self, run: Run, keep: Sequence[Callback] = ()) -> None:
         for handle in self._handles:
             handle.remove()
         for callback in self.callbacks:
-            _running.pop(callback, None)
+            if not any(callback is kept for kept in keep):
+                _running.pop(id(callback), None)
 
     def check(self, run: Run) -> None:
         """Refuses what cannot work together with these optimizers, once before_run has set everything up."""
@@ -183,12 +194,19 @@ class Plan:
 _KINDS = ("before", "around", "after")
 
 
-def arrange(callbacks: Sequence[Callback], rank: int, local_rank: int) -> tuple[tuple[Callback, ...], MainCallback]:
-    """Checks the callbacks, adds the default main one if there is none, and sorts those that exist on this rank."""
+def refuse_if_elsewhere(callback: Callback, run: Run | None) -> None:
+    """One instance plays in one run at a time."""
+    if _running.get(id(callback), run) is not run:
+        raise CallbackError(f"{callback.name} is playing in another run; give each run its own instance")
+
+
+def arrange(callbacks: Sequence[Callback], ranks: tuple[int, int] | None) -> tuple[tuple[Callback, ...], MainCallback]:
+    """Checks the callbacks, adds the default main one if there is none, and sorts those that exist on this rank (its
+    number among all and on this machine; None for all ranks)."""
     for callback in callbacks:
         check_callback(callback)
     check_together(callbacks)
-    present = [callback for callback in callbacks if _is_on(callback, rank, local_rank)]
+    present = [callback for callback in callbacks if ranks is None or _is_on(callback, *ranks)]
     main = next((callback for callback in present if isinstance(callback, MainCallback)), None)
     if main is None:
         main = MainCallback()

@@ -316,7 +316,7 @@ def _build() -> dict[str, Point]:
     for name, says in EVENTS.items():
         if name in table:
             raise ValueError(f"the event {name} has the name of a point")
-        alive = tuple(FIELDS) if name == "after_error" else ()
+        alive = tuple(FIELDS) if name in ("after_error", "after_log", "after_best") else ()
         table[name] = Point(name, Kind.EVENT, "", says, STAGES, alive, _requests_taken(name, STAGES))
     return table
 
@@ -389,8 +389,15 @@ FOREIGN: dict[str, str] = {
 
 
 def looks_like_a_point(name: str) -> bool:
-    """Whether a method of this name is meant to be played, so that a name that is no point is a mistake."""
-    return name.startswith(("before_", "after_", "around_", "on_")) or name in FOREIGN
+    """Whether a method of this name is meant to be played, so that a name that is no point is a mistake.
+
+    >>> looks_like_a_point("after_epochs"), looks_like_a_point("befor_step"), looks_like_a_point("measure")
+    (True, True, False)
+    """
+    if name.startswith("_"):
+        return False
+    known = name.startswith(("before_", "after_", "around_", "on_")) or name in FOREIGN
+    return known or bool(get_close_matches(name, POINTS, n=1, cutoff=0.88))
 
 
 def nearest(name: str) -> str | None:

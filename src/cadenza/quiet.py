@@ -26,14 +26,17 @@ class QuietPass(Outside):
 
 def predict(run: Run, loader: Iterable[Any]) -> Any:
     """The outputs of the model for ``loader``, in order, on the CPU."""
-    outputs = []
+    outputs, counts = [], []
     with _aside(run, "pred") as this:
         for batch in loader:
             this.index += 1
             run.batch = to_device(batch, run.device)
             run.main.on_pred_forward(run)
             outputs.append(to_device(run.output, torch.device("cpu")))
-    return gather(outputs)
+            counts.append(run.main.count(run)[0])
+    if not outputs:
+        raise ValueError("the loader gave no batch to predict")
+    return gather(outputs, counts)
 
 
 def evaluate(run: Run, loader: Iterable[Any]) -> dict[str, float]:
@@ -67,6 +70,7 @@ def _aside(run: Run, stage: str) -> Iterator[QuietPass]:
         with rng_kept(run.device), mode():
             yield this
     finally:
+        run.module.train(flags[0][1])
         for module, training in flags:
             module.training = training
         run.stage, run._pass = outer_stage, outer_pass

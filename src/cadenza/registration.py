@@ -28,12 +28,17 @@ def check_callback(callback: object) -> None:
         hint = "; to play one function use trainer.on(point)(function)" if callable(callback) else ""
         raise CallbackError(f"{callback!r} is not a callback: derive its class from cadenza.Callback{hint}")
     for cls in type(callback).__mro__:
-        if issubclass(cls, Stubs) and cls not in _BASES:
+        if cls not in (*_BASES, object):
             for name, member in vars(cls).items():
                 _check_method(cls, name, member, isinstance(callback, MainCallback))
+            _check_reached(type(callback), cls)
+    if isinstance(inner := getattr(callback, "callback", None), Callback):
+        check_callback(inner)
     for point, player in callback.plays().items():
         if point not in POINTS:
             raise CallbackError(f"{callback.name}.plays() names {point!r}, which is no point{_did_you_mean(point)}")
+        if point in BEHAVIOUR_NAMES and not isinstance(callback, MainCallback):
+            raise CallbackError(f"{callback.name} plays {point}, a behaviour that only a MainCallback owns")
         if isinstance(callback, FunctionCallback):
             check_signature(f"the function {callback.name}", point, player)
     _check_declarations(callback)
@@ -62,6 +67,16 @@ def _check_method(cls: type, name: str, member: object, is_main: bool) -> None:
         )
 
 
+def _check_reached(whole: type, part: type) -> None:
+    """Refuses a point of a mixin that stands behind Callback, where it would never be found."""
+    for name in vars(part):
+        if name in POINTS and name not in BEHAVIOUR_NAMES and getattr(whole, name) is getattr(Stubs, name):
+            raise CallbackError(
+                f"{part.__name__}.{name} would never be played, since {whole.__name__} names Callback before it: "
+                f"write class {whole.__name__}({part.__name__}, ...)"
+            )
+
+
 def _did_you_mean(name: str) -> str:
     near = nearest(name)
     return f"; did you mean {near}?" if near else "; `cadenza points` lists them all."
@@ -69,6 +84,8 @@ def _did_you_mean(name: str) -> str:
 
 def check_signature(where: str, point: str, function: Callable[..., Any], *, bound: bool = False) -> None:
     """A player takes the run and nothing else; only ``around`` may yield; nothing is asynchronous."""
+    if not callable(function):
+        raise CallbackError(f"{where} cannot be called; a point is played by a function of the run")
     plain = inspect.unwrap(function)
     if inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain):
         raise CallbackError(f"{where} is asynchronous; a point is played by a plain function")
@@ -87,6 +104,14 @@ def _check_declarations(callback: Callback) -> None:
     def refuse(what: str, valid: str) -> None:
         raise CallbackError(f"{callback.name}.{what} = {getattr(callback, what)!r}: it must be {valid}")
 
+    if not isinstance(callback.name, str) or not callback.name:
+        refuse("name", "a text")
+    if callback.monitor is not None and not (isinstance(callback.monitor, str) and callback.monitor):
+        refuse("monitor", "None or the name of a metric")
+    if callback.mode not in (None, "min", "max"):
+        refuse("mode", 'None, "min" or "max"')
+    if "save" in callback.owns and not callable(getattr(callback, "save", None)):
+        raise CallbackError(f"{callback.name} owns 'save' but has no method save(run)")
     if not isinstance(callback.order, int):
         refuse("order", "an Order or a whole number")
     if callback.stages is not None and not (
@@ -96,7 +121,8 @@ def _check_declarations(callback: Callback) -> None:
     if not isinstance(callback.owns, set | frozenset):
         refuse("owns", 'a set of names, such as {"lr"}')
     ranks = callback.ranks
-    if not (ranks in ("all", "main", "local_main") or isinstance(ranks, set | frozenset)):
+    numbers = isinstance(ranks, set | frozenset) and all(type(rank) is int and rank >= 0 for rank in ranks)
+    if not (ranks in ("all", "main", "local_main") if isinstance(ranks, str) else numbers and ranks):
         refuse("ranks", '"all", "main", "local_main" or a set of ranks')
     if not isinstance(callback.asks, set | frozenset) or not callback.asks <= set(REQUESTS):
         refuse("asks", f"a set of {', '.join(REQUESTS)}")
@@ -110,9 +136,11 @@ def check_together(callbacks: Sequence[Callback], taken: Mapping[str, str] | Non
     """Refuses callbacks that cannot play in one run; ``taken`` is what somebody else owns already, and who."""
     seen: set[int] = set()
     for callback in callbacks:
-        if id(callback) in seen:
-            raise CallbackError(f"{callback.name} stands twice in callbacks; one instance plays once")
-        seen.add(id(callback))
+        for one in (callback, getattr(callback, "callback", None)):
+            if isinstance(one, Callback):
+                if id(one) in seen:
+                    raise CallbackError(f"{one.name} stands twice in callbacks; one instance plays once")
+                seen.add(id(one))
     mains = [callback for callback in callbacks if isinstance(callback, MainCallback)]
     if len(mains) > 1:
         names = " and ".join(main.name for main in mains)
@@ -142,7 +170,9 @@ def _overlapping(thing: str, owners: Mapping[str, str]) -> list[str]:
     return same if thing == whole else [taken for taken in same if taken in (thing, whole)]
 
 
-def nearest_point(name: str) -> str:
-    """What to say of a text that should name a point."""
+def nearest_point(name: object) -> str:
+    """What to say of something that should name a point."""
+    if not isinstance(name, str):
+        return f"{name!r} is no point; one is named by a text, such as 'after_epoch'"
     near = nearest(name) or next(iter(get_close_matches(name, POINTS, n=1, cutoff=0.3)), None)
     return f"{name!r} is no point{f'; did you mean {near!r}?' if near else ''} `cadenza points` lists them all"

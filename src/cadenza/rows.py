@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from cadenza.plan import Plan
 
 
+_PLACES = frozenset(("kind", "epoch", "step", "batch", "stage", "mode"))
+
+
 class Rows(Requests):
     """The part of a run that writes the history: one row an iteration, one an epoch, one a nested validation."""
 
@@ -32,6 +35,7 @@ class Rows(Requests):
     def __init__(self) -> None:
         super().__init__()
         self.row = None
+        self._first_row_of_epoch = 0
         self._rows: dict[str, Row | None] = {"iter": None, "pass": None, "epoch": None}
 
     def log(self, name: str, value: float | Tensor, *, over_ranks: str | None = None) -> None:
@@ -42,8 +46,14 @@ class Rows(Requests):
         """
         if over_ranks not in (None, "mean"):
             raise ValueError(f'over_ranks is None or "mean", not {over_ranks!r}')
+        if name in _PLACES:
+            raise ValueError(f"{name!r} says where a row was written and cannot be the name of a metric")
         self.metrics[name] = value
         self._current_row()[name] = self.metrics.raw()[name]
+
+    def measured(self, name: str) -> bool:
+        """Whether ``name`` was logged in this epoch, so that its value is new."""
+        return any(name in row for row in self.history.rows[self._first_row_of_epoch :])
 
     def _current_row(self) -> Row:
         kind = self._kind_of_row()

@@ -42,6 +42,8 @@ class Training:
     history: History = field(default_factory=History)
     best: Best | None = None
     store: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    seeded: bool = False
     launched: bool = False
 
 
@@ -95,6 +97,7 @@ class Run(Rows):
         self._exits: Exits = []
         self._blamed: BaseException | None = None
         self._failing: BaseException | None = None
+        self._owed: BaseException | None = None
         self._last_step: float = float("inf")
         self._on_cpu = self.device.type == "cpu"
         self._thread = threading.get_ident()
@@ -189,6 +192,8 @@ class Run(Rows):
 
     def epochs(self) -> Iterator[int]:
         """The epochs of this fit."""
+        if self.is_open:
+            passes.settle(self)
         decisions.may_open(self, "epoch")
         if self.num_epochs is None and self._last_step == float("inf"):
             raise ValueError("say how far to train: trainer.run(epochs=…) or trainer.run(steps=…)")
@@ -255,9 +260,9 @@ class Run(Rows):
     def __enter__(self) -> Self:
         if self._begun:
             raise RuntimeError("a run is used once; ask the trainer for another")
-        self._begun = True
         self._plan = self._make_plan(self)
         self._plan.claim(self)
+        self._begun = True
         try:
             lifecycle.begin(self)
         except BaseException as error:

@@ -69,6 +69,8 @@ def hold(run: Run, point: Point, players: Players, act: Callable[[Run], object])
         enter(run, point, players, exits)
         result = act(run)
     except BaseException as error:
+        if run._at is not None and run._at.kind is Kind.BEHAVIOUR:
+            note(run, error, "")  # before leaving, which plays other points
         leave(run, point, exits, error)
         raise
     leave(run, point, exits, None)
@@ -96,7 +98,8 @@ def whereabouts(run: Run) -> str:
         parts.append(f"epoch {run.epoch}")
     if run.stage is not None:
         name = f" loader {run.loader_name!r}" if run.loader_name else ""
-        parts.append(f"{run.stage}{name} batch {run._pass.index}")
+        batch = f" batch {run._pass.index}" if run._pass.index >= 0 else ""
+        parts.append(f"{run.stage}{name}{batch}")
     return f" ({', '.join(parts)})" if parts else ""
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,11 +18,11 @@ from cadenza.clock import Clock, Duration
 from cadenza.data import check_loader
 from cadenza.explain import Score, explain
 from cadenza.history import History
-from cadenza.plan import Plan
+from cadenza.plan import Plan, refuse_if_elsewhere
 from cadenza.points import POINTS
 from cadenza.registration import CallbackError, check_callback, check_signature, check_together, nearest_point
+from cadenza.replay import ReplayResult, replay
 from cadenza.requests import REPLAN
-from cadenza.rng import seed_everything
 from cadenza.run import Run, Training
 
 if TYPE_CHECKING:
@@ -67,11 +69,11 @@ class Trainer:
             schedulers=_listed(scheduler, object, "scheduler", "a scheduler with step()"),
             device=choose_device(device),
             experiment=experiment,
+            seed=seed,
         )
         self._taken = {"lr": "the trainer's scheduler"} if self._training.schedulers else {}
         self._callbacks = _checked(callbacks, self._taken)
-        self._seed = seed
-        self._running: Run | None = None
+        self._last_run: weakref.ref[Run] | None = None
 
     # Callbacks ------------------------------------------------------------------------------------------------------
 
@@ -84,6 +86,8 @@ class Trainer:
         """Adds a callback. In a running fit it plays from the next iteration on."""
         check_callback(callback)
         check_together([*self._callbacks, callback], self._taken)
+        if self._running is not None:
+            refuse_if_elsewhere(callback, self._running)
         self._callbacks.append(callback)
         self._replan()
 
@@ -96,7 +100,7 @@ class Trainer:
 
     def on(self, point: str) -> Callable[[Callable[[Run], Any]], Callable[[Run], Any]]:
         """A decorator that plays a function at ``point``. The same function again replaces the old one."""
-        if point not in POINTS:
+        if not isinstance(point, str) or point not in POINTS:
             raise CallbackError(nearest_point(point))
 
         def register(function: Callable[[Run], Any]) -> Callable[[Run], Any]:
@@ -117,7 +121,7 @@ class Trainer:
 
     def explain(self) -> Score:
         """The score: every point, who plays there, in which order. Text when printed, a table in a notebook."""
-        return explain(Plan(self._callbacks, Run(self._training, self._plan)))
+        return explain(Plan(self._callbacks, Run(self._training, self._plan), every_rank=True))
 
     # Running --------------------------------------------------------------------------------------------------------
 
@@ -140,9 +144,10 @@ class Trainer:
         every = Duration.interval(validate_every)
         if every.unit not in ("epochs", "steps", "seconds"):
             raise ValueError(f"validate_every counts epochs, steps or time, not {every.unit}: {validate_every!r}")
-        check_loader("train_loader", train_loader)
-        for name, loader in (*loop.named(val_loader).items(), *loop.named(test_loaders).items()):
-            check_loader(f"loader {name!r}" if name else "val_loader or test_loaders", loader)
+        check_loader("train_loader", train_loader, several=False)
+        for what, loaders in (("val_loader", val_loader), ("test_loaders", test_loaders)):
+            if loaders is not None:
+                check_loader(what, loaders)
         run = self.run(epochs=epochs, steps=steps)
         run.train_loader, run.val_loader, run.test_loaders = train_loader, val_loader, test_loaders
         with run:
@@ -169,7 +174,7 @@ class Trainer:
 
     def predict(self, loader: Iterable[Any], *, device: str | torch.device | None = "cpu") -> Any:
         """The outputs for ``loader`` in order, on the CPU; with ``device=None`` they stay where they were made."""
-        check_loader("loader", loader)
+        check_loader("loader", loader, several=False)
         with self._run("predict") as run:
             return loop.predict(run, loader, None if device is None else torch.device(device))
 
@@ -179,20 +184,27 @@ class Trainer:
             raise ValueError("training needs an optimizer: Trainer(model, optimizer, ...)")
         if not any(parameter.requires_grad for parameter in self._training.module.parameters()):
             raise ValueError("the model has no parameter that could be trained")
-        if self._seed is not None and not self._training.launched:
-            seed_everything(self._seed)
         return self._run("fit", epochs=epochs, steps=steps)
 
     def _run(self, mode: str, **limits: Any) -> Run:
         return Run(self._training, self._plan, mode, **limits)
 
     def _plan(self, run: Run) -> Plan:
-        if self._running is not None and self._running is not run and self._running.is_open:
-            raise RuntimeError(
-                "this trainer is already running; callbacks use run.evaluate() and run.predict() instead"
-            )
-        self._running = run
-        return Plan(self._callbacks, run)
+        if self._running not in (None, run):
+            raise RuntimeError("this trainer is already running; callbacks use run.evaluate() and run.predict()")
+        plan = Plan(self._callbacks, run)
+        self._last_run = weakref.ref(run)
+        return plan
+
+    @property
+    def _running(self) -> Run | None:
+        """The run that is open, held weakly so that an ended one lets go of its tensors."""
+        run = self._last_run() if self._last_run is not None else None
+        return run if run is not None and run.is_open else None
+
+    def replay(self, file: str | PathLike[str]) -> ReplayResult:
+        """Plays a file of ``NaNGuard`` again, and says which module first produced a value that is not finite."""
+        return replay(self, file)
 
     # What is known afterwards ---------------------------------------------------------------------------------------
 

@@ -49,8 +49,10 @@ class When(Callback):
             setattr(self, name, getattr(callback, name))
         words = ((self.every, "every"), (self.start, "from"), (self.stop, "until"))
         self.name = f"When({callback.name}, {', '.join(f'{word} {value}' for value, word in words if value)})"
+        if "save" in callback.owns:
+            self.save = callback.save  # type: ignore[attr-defined]
         self._epoch_open = True
-        self._iteration_open = True
+        self._iteration_open: dict[str | None, bool] = {}
         self._last_multiple = 0
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
@@ -71,7 +73,7 @@ class When(Callback):
         per_epoch = point.span == "epoch" or point.span.endswith("_epoch")
         if per_epoch or point.span not in SPAN:
             return lambda run: call(run) if self._epoch_open else None
-        return lambda run: call(run) if self._iteration_open else None
+        return lambda run: call(run) if self._iteration_open.get(run.stage) else None
 
     def _first(self, decide: Callable[[Run], None], player: Callable[[Run], Any] | None) -> Callable[[Run], Any]:
         def decide_then_play(run: Run) -> None:
@@ -82,7 +84,8 @@ class When(Callback):
         return decide_then_play
 
     def _open_run(self, run: Run) -> None:
-        self._epoch_open = self._iteration_open = self._inside(run.clock)
+        self._epoch_open = self._inside(run.clock)
+        self._iteration_open.clear()
         self._last_multiple = self._multiple(run.clock)
 
     def _decide_epoch(self, run: Run) -> None:
@@ -92,14 +95,16 @@ class When(Callback):
 
     def _decide_iteration(self, run: Run) -> None:
         every, due = self.every, True
-        if every is None or every.unit == "epochs":
+        if every is None:
+            pass
+        elif every.unit == "epochs":
             due = self._epoch_open
         elif every.unit in _COUNTED_ONE_BY_ONE:
             due = (getattr(run.clock, every.unit) + 1) % every.amount == 0
         else:
             passed = self._multiple(run.clock)
             due, self._last_multiple = passed > self._last_multiple, passed
-        self._iteration_open = due and self._inside(run.clock)
+        self._iteration_open[run.stage] = due and self._inside(run.clock)
 
     def _inside(self, clock: Clock) -> bool:
         started = self.start is None or clock.reached(self.start)

@@ -171,7 +171,7 @@ class Prediction:
     def end_of_window(self, is_last: bool) -> None:
         """Gradients that are held at the end of the epoch are stepped, whatever became of this batch."""
         if "backward" not in self.finished:
-            self.held = "hold_step" in self.asked
+            self.held = "hold_step" in self.asked and "skip_step" not in self.asked
         if self.held and is_last and "stop" not in self.asked:
             self.held = False
             self.finished -= {"step", "zero_grad"}
@@ -193,7 +193,10 @@ class Prediction:
         self.point(f"after_{name}")
 
     def is_away(self, action: str) -> bool:
-        return any(action in TAKES_AWAY[request] for request in self.asked & set(TAKES_AWAY))
+        asked = self.asked & set(TAKES_AWAY)
+        if "skip_step" in asked:
+            asked -= {"hold_step"}  # the whole window is dropped
+        return any(action in TAKES_AWAY[request] for request in asked)
 
     def save_if_asked(self) -> None:
         if "save" in self.asked:

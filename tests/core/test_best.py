@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from cadenza import Best, Callback, CallbackError, Run, Trainer, Watch
+from cadenza import Best, Callback, CallbackError, MainCallback, Run, Trainer, Watch
 from cadenza.callback import infer_mode
 from cadenza.testing import Recorder, tiny_classifier, tiny_loader
 
@@ -173,3 +173,29 @@ def test_lower_is_better(name: str) -> None:
 @pytest.mark.parametrize("name", ["val/accuracy", "val/f1", "val/auc", "val/map_50", "reward"])
 def test_higher_is_better(name: str) -> None:
     assert infer_mode(name) == "max"
+
+
+def test_a_plateau_schedule_follows_one_metric_and_only_when_it_is_new() -> None:
+    """With validation every second epoch it must neither get the training loss nor the same value twice."""
+    model = tiny_classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given: list[float] = []
+
+    class Plateau(torch.optim.lr_scheduler.ReduceLROnPlateau):
+        def step(self, metrics: Any, epoch: Any = None) -> None:
+            given.append(metrics)
+            super().step(metrics)
+
+    trainer = Trainer(model, optimizer, nn.CrossEntropyLoss(), scheduler=Plateau(optimizer), device="cpu")
+    history = trainer.fit(tiny_loader(), tiny_loader(8), epochs=4, validate_every="2 epochs")
+    assert given == history["val/loss"]
+
+
+def test_a_plateau_schedule_cannot_follow_a_metric_of_epochs_in_each_iteration() -> None:
+    model = tiny_classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    main = MainCallback(lr_every="iter")
+    trainer = Trainer(model, optimizer, nn.CrossEntropyLoss(), scheduler=schedule, callbacks=[main], device="cpu")
+    with pytest.raises((CallbackError, KeyError, ValueError), match="ReduceLROnPlateau"):
+        trainer.fit(tiny_loader(), tiny_loader(8), epochs=1)

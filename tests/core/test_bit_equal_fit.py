@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -240,3 +241,53 @@ def test_a_seed_also_holds_when_the_model_was_validated_first() -> None:
         trainer.fit(tiny_loader(20, shuffle=True), epochs=2)
         results.append(model)
     assert_equal_models(*results)
+
+
+def test_a_weight_of_the_loss_is_for_one_iteration_only() -> None:
+    """An own loop that weights a batch and then leaves it out does not weight the next one."""
+    batches = list(tiny_loader(20))
+    expected, _ = made()
+    weighted, _ = made()
+    torch.manual_seed(17)
+    expected.fit(batches[1:], epochs=1)
+    torch.manual_seed(17)
+    with weighted.run(epochs=1) as run:
+        for _ in run.epochs():
+            for _ in run.train(batches):
+                if run.batch_idx == 0:
+                    run.loss_weight = 0.5
+                else:
+                    run.train_step()
+    assert_equal_models(expected.model, weighted.model)
+
+
+def test_a_batch_played_again_has_the_same_weight() -> None:
+    trainer, _ = made(model=tiny_classifier())
+    gradients: list[Tensor] = []
+    weight = trainer.model[0].weight
+    trainer.on("before_train_iter")(lambda run: setattr(run, "loss_weight", 0.25))
+
+    @trainer.on("before_step")
+    def again(run: Any) -> None:
+        gradients.append(weight.grad.clone())
+        run.again()
+        gradients.append(weight.grad.clone())
+
+    trainer.fit(list(tiny_loader(8)), epochs=1)
+    assert torch.equal(*gradients)
+
+
+def test_a_second_forward_of_a_batch_has_its_own_loss() -> None:
+    trainer, _ = made(model=tiny_classifier())
+    losses: list[float] = []
+
+    def nothing(run: Any) -> None:
+        run.output = run.model(run.inputs) * 0
+
+    with trainer.run(epochs=1) as run:
+        for _ in run.epochs():
+            for _ in run.train(list(tiny_loader(8))):
+                run.train_step()
+                run.forward(nothing)
+                losses.append(run.loss.item())
+    assert losses == [pytest.approx(math.log(3))]

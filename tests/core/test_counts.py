@@ -92,7 +92,13 @@ def test_a_python_number_is_a_loss_in_full() -> None:
         def on_iter_loss(self, run: Run) -> None:
             run.loss = 0.1  # type: ignore[assignment]
 
-    assert made(None, Number()).validate(tiny_loader()) == {"val/loss": 0.1}
+    assert made(None, Number()).validate(tiny_loader())["val/loss"] == pytest.approx(0.1, rel=1e-15, abs=0)
+
+
+def test_losses_of_one_number_may_differ_in_shape_and_type() -> None:
+    shapes = iter([torch.tensor(1.0), torch.tensor([2.0]), torch.tensor([[3.0]], dtype=torch.float64)])
+    trainer = made(nn.Identity(), criterion=lambda output, targets: next(shapes))
+    assert trainer.validate(list(tiny_loader(24))) == {"val/loss": 2.0}
 
 
 def test_an_own_count_weighs_the_mean_and_moves_the_clock() -> None:

@@ -165,6 +165,17 @@ def test_after_log_sees_each_complete_row() -> None:
     assert [row["kind"] for row in rows] == ["iter", "iter", "iter", "epoch"]
 
 
+def test_what_is_logged_at_the_very_end_is_told_and_belongs_to_no_new_epoch() -> None:
+    trainer, rows = made(), []
+    trainer.on("after_run")(lambda run: run.log("final", 1.0))
+    trainer.on("after_log")(lambda run: rows.append(run.row.as_dict()))
+    for _ in range(2):
+        trainer.fit(tiny_loader(), epochs=1)
+    assert trainer.history["final"] == [1.0, 1.0]
+    assert [row["final"] for row in rows if "final" in row] == [1.0, 1.0]
+    assert [row["epoch"] for row in trainer.history.to_rows() if "final" in row] == [0, 1]
+
+
 def test_other_runs_do_not_write_into_the_history() -> None:
     trainer = made()
     trainer.on("after_val_epoch")(lambda run: run.log("val/mine", 4.0))

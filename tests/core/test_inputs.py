@@ -207,10 +207,11 @@ def test_no_criterion_and_no_loss() -> None:
     assert_unchanged(trainer, before)
 
 
-def test_a_loss_of_many_numbers() -> None:
+@pytest.mark.parametrize("samples", [24, 20, 8], ids=["even", "ragged", "one batch"])
+def test_a_loss_of_many_numbers(samples: int) -> None:
     model = tiny_classifier()
     trainer = Trainer(model, SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss(reduction="none"), device="cpu")
-    ready = list(tiny_loader())
+    ready = list(tiny_loader(samples))
     before = state_of(trainer)
     with pytest.raises(ValueError, match=r"run\.loss must be one number"):
         trainer.validate(ready)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import pytest
@@ -87,7 +88,7 @@ def test_the_note_names_callback_and_point(place):
     behaviour = place.point.startswith("on_")
     point = f"on_{place.stage}_forward" if place.point == "on_iter_forward" else place.point  # which calls the other
     words = {"RecordingMain" if behaviour else "Actor", point}
-    assert [words <= set(note.split()) for note in failed(place).error.__notes__] == [True]
+    assert [words <= set(re.split(r"[\s.]", note)) for note in failed(place).error.__notes__] == [True]
 
 
 WITHOUT_LAUNCH = [line for line in Prediction("fit").trace if line != "after_launch"]

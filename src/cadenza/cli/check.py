@@ -9,11 +9,12 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cadenza.cli.checking.classes import families, given_functions
+from cadenza.cli.checking.classes import families
 from cadenza.cli.checking.lives import Lives, players
 from cadenza.cli.checking.names import Names
 from cadenza.cli.checking.registrations import check_callbacks_given, check_declarations
 from cadenza.cli.checking.shapes import Remark, check_classes, check_given
+from cadenza.cli.checking.trainers import given_functions
 
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 

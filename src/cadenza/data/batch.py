@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -59,14 +59,35 @@ def join(batch: Any, inputs: Any = _KEEP, targets: Any = _KEEP) -> Any:
 
 def _join_named(batch: Any, named: Mapping[str, Any], inputs: Any, targets: Any) -> Any:
     keys = [key for key in named if key in TARGET_KEYS]
-    values = {**named, **inputs, **(targets if len(keys) > 1 else dict.fromkeys(keys, targets))}
+    answers = targets if len(keys) > 1 else dict.fromkeys(keys, targets)
+    values = {key: {**answers, **inputs}[key] for key in named if key in answers or key in inputs} | inputs
     if hasattr(batch, "_fields"):
         return type(batch)(**values)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return dataclasses.replace(batch, **values)
     joined = batch.copy()
+    joined.clear()
     joined.update(values)
     return joined
+
+
+def has_targets(batch: Any) -> bool:
+    """Whether ``batch`` has a place for targets, even if None stands there."""
+    named = as_mapping(batch)
+    if named is not None:
+        return any(key in TARGET_KEYS for key in named)
+    return isinstance(batch, list | tuple) and len(batch) > 1
+
+
+def without_targets(batch: Any) -> Any:
+    """A mapping, dataclass or named tuple without its targets; where they cannot be left out, None stands there."""
+    named = as_mapping(batch)
+    if named is None:
+        return batch
+    if isinstance(batch, Mapping):
+        return {key: value for key, value in named.items() if key not in TARGET_KEYS}
+    nothing = {key: None for key in named if key in TARGET_KEYS}
+    return batch._replace(**nothing) if hasattr(batch, "_replace") else dataclasses.replace(batch, **nothing)
 
 
 def as_mapping(batch: Any) -> Mapping[str, Any] | None:
@@ -83,22 +104,34 @@ def as_mapping(batch: Any) -> Mapping[str, Any] | None:
 def count_samples(batch: Any) -> tuple[int, int]:
     """Samples and tokens in ``batch``: the length of its first tensor, and for whole numbers of two dimensions
     (token ids) the number of them; no tokens otherwise."""
-    while not isinstance(batch, Tensor):
-        if type(batch) in (list, tuple) and batch:
-            batch = batch[0]
-            continue
-        named = as_mapping(batch)
-        parts = list(batch) if isinstance(batch, list | tuple) else list((named or {}).values())
-        if not parts:
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    if not isinstance(first, Tensor):
+        first = first_tensor(batch)
+        if first is None:
             return 1, 0
-        batch = parts[0]
-    dimensions = batch.dim()
+    dimensions = first.dim()
     if dimensions == 0:
         return 1, 0
-    samples = batch.size(0)
-    if dimensions == 2 and not batch.is_floating_point():
-        return samples, samples * batch.size(1)
+    samples = first.size(0)
+    if dimensions == 2 and not first.is_floating_point():
+        return samples, samples * first.size(1)
     return samples, 0
+
+
+def first_tensor(batch: Any) -> Tensor | None:
+    """The first tensor anywhere in ``batch``, if possible one with dimensions."""
+    found = list(_tensors(batch))
+    return next((tensor for tensor in found if tensor.dim()), found[0] if found else None)
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        yield batch
+        return
+    named = as_mapping(batch)
+    parts = list(batch) if isinstance(batch, list | tuple) else list((named or {}).values())
+    for part in parts:
+        yield from _tensors(part)
 
 
 def describe(batch: Any) -> str:

@@ -14,13 +14,17 @@ def length_of(loader: Any) -> int | None:
         return None
 
 
-def check_loader(what: str, loader: Any) -> None:
-    """Refuses a loader that cannot give a batch, before anything has begun."""
+def check_loader(what: str, loader: Any, *, several: bool = True) -> None:
+    """Refuses a loader that cannot give a batch, before anything has begun. ``several`` allows a dict of them."""
     if isinstance(loader, Mapping):
+        if not several:
+            raise TypeError(f"{what} must be one loader, not a dict of them")
         if not loader:
-            raise ValueError(f"{what} is an empty dict")
+            raise ValueError(f"{what} is an empty dict; leave it out to have none")
         for name, one in loader.items():
-            check_loader(f"{what} {name!r}", one)
+            if not isinstance(name, str) or not name:
+                raise TypeError(f"{what}: the name of a loader is a text, not {name!r}")
+            check_loader(f"{what} {name!r}", one, several=False)
     elif not hasattr(loader, "__iter__"):
         raise TypeError(
             f"{what} must be iterable, such as a DataLoader or a list of batches, not {type(loader).__name__}"

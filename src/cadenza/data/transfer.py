@@ -20,6 +20,8 @@ def to_device(batch: Any, device: torch.device) -> Any:
     """
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=batch.device.type == "cpu" and batch.is_pinned())
+    if callable(getattr(batch, "to", None)):
+        return batch.to(device)
     if isinstance(batch, dict):
         moved = {key: to_device(value, device) for key, value in batch.items()}
         return moved if type(batch) is dict else _rebuild_dict(batch, moved)
@@ -31,8 +33,6 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         names = [field.name for field in dataclasses.fields(batch) if field.init]
         return dataclasses.replace(batch, **{name: to_device(getattr(batch, name), device) for name in names})
-    if callable(getattr(batch, "to", None)):
-        return batch.to(device)
     return batch
 
 

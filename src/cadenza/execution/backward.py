@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from cadenza.execution.action import action
+from cadenza.iteration import refuse_loss_by_hand
 from cadenza.points import POINTS
 from cadenza.requests import HOLD_STEP, SKIP_BACKWARD, SKIP_BATCH, actions_from
 from cadenza.spans import Player
@@ -17,22 +18,17 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 NO_BACKWARD = SKIP_BATCH | SKIP_BACKWARD
-_PASSED_OVER = tuple(f"{kind}_{span}" for span in ("forward", "loss") for kind in ("before", "around", "after"))
 _TOO_LATE = ("before_step", "around_step", "before_zero_grad", "around_zero_grad", "after_zero_grad")
 
 
 def backward_verb(score: StageScore) -> Callable[[Run], bool]:
     """The verb ``backward``."""
     play = action(score, "backward", back_propagation(score), NO_BACKWARD)
-    passed_over = next((c.name for point in _PASSED_OVER for c in score.plan.callbacks_at(point, "train")), None)
     without_backward, after_backward = actions_from("train", "backward"), POINTS["after_backward"]
 
     def backward(run: Run) -> bool:
-        if passed_over is not None and run._forwarded != run._pass.index and not run._asked & SKIP_BATCH:
-            raise RuntimeError(
-                f"run.loss was set by hand, so the forward and loss points that {passed_over} plays would be passed "
-                "over; use run.forward(compute) with a function that sets run.output and run.loss"
-            )
+        if score.plays_forward_or_loss is not None and run._forwarded != run._pass.index:
+            refuse_loss_by_hand(run, score.plays_forward_or_loss)
         if run._asked & NO_BACKWARD or play(run):
             run._skipped |= without_backward
             return False
@@ -60,7 +56,7 @@ def back_propagation(score: StageScore) -> Callable[[Run], None]:
         try:
             _noticing_own_steps(run, behaviour)
         finally:
-            run.loss, run.loss_weight = plain, 1.0
+            run.loss = plain
 
     return back_propagate
 

@@ -113,11 +113,14 @@ def _unless_set(behaviour: Player) -> Callable[[Run], None]:
 
 
 def _prediction(score: StageScore, play: Callable[[Run], object]) -> Forward:
+    after_forward = POINTS["after_forward"]
+
     def forward(run: Run, compute: Player | None = None) -> bool:
         entered = play if compute is None else action(score, "forward", only_for_effect(compute), SKIP_BATCH)
         if run._asked & SKIP_BATCH or entered(run):
             run._skipped |= {"forward"}
             return False
+        run._at = after_forward
         return True
 
     return forward

@@ -41,7 +41,7 @@ def step_verb(score: StageScore) -> Callable[[Run], bool]:
             stepped = True
         elif run._asked & NO_BACKWARD:
             return False
-        elif run._asked & HOLD_STEP:
+        elif run._asked & HOLD_STEP and not run._asked & SKIP_STEP:
             return _hold(run)
         else:
             stepped = _step_and_clear(run, play_step, play_zero_grad)

@@ -1,22 +1,15 @@
-"""Which classes of a file are callbacks of ours, what they are made of, and which functions are given to a trainer."""
+"""Which classes of a file are callbacks of ours, and what they are made of."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import cadenza
 from cadenza.callback import Callback
-from cadenza.cli.checking.names import Function, Names, Scope
-
-_OF_PYTHON = ("abstractmethod", "classmethod", "contextmanager", "final", "override", "staticmethod")
-_OF_TORCH = ("autocast", "enable_grad", "inference_mode", "no_grad", "set_grad_enabled")
-_SAME_AFTERWARDS = (*_OF_PYTHON, *_OF_TORCH)
-TRAINERS = ("cadenza.Trainer", "cadenza.trainer.Trainer")
-
-Method = ast.FunctionDef | ast.AsyncFunctionDef
+from cadenza.cli.checking.functions import Method, stays_a_function
+from cadenza.cli.checking.names import Names
 
 
 @dataclass(frozen=True)
@@ -45,15 +38,6 @@ class Family:
     @property
     def is_main(self) -> bool:
         return any(is_callback_path(path) and path.endswith("MainCallback") for path in self.paths)
-
-
-@dataclass(frozen=True)
-class Given:
-    """A function that is given to ``trainer.on(point)``, or only the call if the function is not in this file."""
-
-    point: str
-    call: ast.Call
-    function: Function | None
 
 
 def is_callback_path(path: str) -> bool:
@@ -121,96 +105,3 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
         yield statement
         if isinstance(statement, ast.If | ast.Try | ast.With):
             todo[:0] = [inner for part in ("body", "orelse", "finalbody") for inner in getattr(statement, part, ())]
-
-
-def last_name(expression: ast.AST) -> str:
-    """``no_grad`` of ``torch.no_grad()``."""
-    if isinstance(expression, ast.Call):
-        expression = expression.func
-    return expression.attr if isinstance(expression, ast.Attribute) else getattr(expression, "id", "")
-
-
-def stays_a_function(function: Method) -> bool:
-    """Whether its decorators leave it a function with the same arguments, as far as they are known."""
-    return all(last_name(decorator) in _SAME_AFTERWARDS for decorator in function.decorator_list)
-
-
-def binding(function: Function) -> Literal["instance", "class", "nothing"]:
-    """What a method of a class body gets as its first argument before those of the caller."""
-    marks = {last_name(decorator) for decorator in getattr(function, "decorator_list", ())}
-    return "nothing" if "staticmethod" in marks else "class" if "classmethod" in marks else "instance"
-
-
-def yields(function: Function) -> bool:
-    """Whether calling it gives a generator instead of running it."""
-    todo: list[ast.AST] = list(function.body) if isinstance(function.body, list) else [function.body]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Yield | ast.YieldFrom):
-            return True
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            todo.extend(ast.iter_child_nodes(node))
-    return False
-
-
-def given_functions(names: Names) -> Iterator[Given]:
-    """``@trainer.on("point")`` over a function, and ``trainer.on("point")(function)``."""
-    decorators: dict[ast.AST, Method] = {}
-    callers: dict[ast.AST, ast.Call] = {}
-    for node in names.all(ast.FunctionDef, ast.AsyncFunctionDef, ast.Call):
-        if isinstance(node, Method):
-            decorators.update(dict.fromkeys(node.decorator_list, node))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Call):
-            callers[node.func] = node
-    for node in names.all(ast.Call):
-        if not isinstance(node, ast.Call) or (point := _point_of(node)) is None:
-            continue
-        decorated = decorators.get(node)
-        scope = names.scope_of[decorated or node]
-        if isinstance(node.func, ast.Attribute) and is_trainer(node.func.value, names, scope):
-            function = _left_alone(decorated, names, scope) if decorated else _argument(callers.get(node), names, scope)
-            yield Given(point, node, function)
-
-
-def _point_of(call: ast.Call) -> str | None:
-    if last_name(call.func) != "on" or len(call.args) + len(call.keywords) != 1:
-        return None
-    (argument,) = call.args or [keyword.value for keyword in call.keywords]
-    return argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else None
-
-
-def _left_alone(function: Method, names: Names, scope: Scope) -> Method | None:
-    """``function`` if it has no decorators but ``trainer.on``, of which it may have several."""
-    others = [
-        decorator
-        for decorator in function.decorator_list
-        if not (isinstance(decorator, ast.Call) and _point_of(decorator))
-        and last_name(decorator) not in _SAME_AFTERWARDS
-    ]
-    return None if others else function
-
-
-def _argument(call: ast.Call | None, names: Names, scope: Scope) -> Function | None:
-    if call is None or len(call.args) != 1:
-        return None
-    meaning = names.meaning(call.args[0], scope)
-    node = meaning.node if meaning else None
-    if isinstance(node, ast.Lambda) or (isinstance(node, Method) and stays_a_function(node)):
-        return node
-    return None
-
-
-def is_trainer(expression: ast.AST, names: Names, scope: Scope) -> bool:
-    """Whether this is a trainer of ours: made by ``Trainer(...)``, or named so where nothing speaks against it."""
-    meaning = names.meaning(expression, scope)
-    maker = None
-    if meaning and isinstance(meaning.node, ast.Call):
-        maker = names.meaning(meaning.node.func, meaning.scope)
-    elif meaning and isinstance(meaning.node, ast.arg) and meaning.node.annotation is not None:
-        maker = names.meaning(meaning.node.annotation, meaning.scope)
-    made_by = maker.path if maker else ""
-    if meaning and isinstance(meaning.node, ast.Call) and last_name(meaning.node) == "Trainer":
-        return made_by in TRAINERS
-    if made_by or (meaning and meaning.path):
-        return made_by in TRAINERS
-    return names.knows_cadenza and not isinstance(expression, ast.Call) and last_name(expression) == "trainer"

@@ -6,9 +6,11 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cadenza.cli.checking.classes import Family, Given, binding, methods, stays_a_function, yields
+from cadenza.cli.checking.classes import Family, methods
+from cadenza.cli.checking.functions import binding, stays_a_function, yields
 from cadenza.cli.checking.names import Function, Names
 from cadenza.cli.checking.shapes import Remark
+from cadenza.cli.checking.trainers import Given
 from cadenza.cli.checking.uses import Helper, Reader, Story, Use
 from cadenza.points import FIELDS, ITERATION, POINTS, REQUESTS, Kind
 

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from cadenza.callback import Callback, MainCallback
-from cadenza.cli.checking.classes import TRAINERS, Family, is_callback_path, is_trainer, last_name
+from cadenza.cli.checking.classes import Family, is_callback_path
+from cadenza.cli.checking.functions import last_name
 from cadenza.cli.checking.names import Names
 from cadenza.cli.checking.shapes import Remark, remarks_of
+from cadenza.cli.checking.trainers import TRAINERS, is_trainer
 from cadenza.registration import check_callback, check_together
 
 _DECLARED = frozenset({**Callback.__annotations__, **MainCallback.__annotations__})
@@ -32,8 +34,9 @@ def _check_declaration(family: Family, statement: ast.Assign | ast.AnnAssign) ->
         value = ast.literal_eval(statement.value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return  # it is computed
-    base = MainCallback if family.is_main else Callback
-    yield from remarks_of(statement, lambda: check_callback(type(family.node.name, (base,), {target.id: value})()))
+    cls, base = family.node.name, MainCallback if family.is_main else Callback
+    ask = partial(lambda members: check_callback(type(cls, (base,), members)()), {target.id: value})
+    yield from remarks_of(statement, f"{cls}.{target.id} = ", ask)
 
 
 def check_callbacks_given(names: Names, families: Sequence[Family]) -> Iterator[Remark]:
@@ -43,10 +46,10 @@ def check_callbacks_given(names: Names, families: Sequence[Family]) -> Iterator[
         if isinstance(node, ast.Call) and (given := _callbacks_of(node, names)):
             for element in given:
                 if (cls := _class_of(element, names, known)) is not None:
-                    yield from remarks_of(element, partial(check_callback, cls))
+                    yield from remarks_of(element, f"{cls.__name__} is a class", partial(check_callback, cls))
             made = [_class_of(element.func, names, known) for element in given if isinstance(element, ast.Call)]
             mains = [cls() for cls in made if cls is not None and issubclass(cls, MainCallback)]
-            yield from remarks_of(node, partial(check_together, mains))
+            yield from remarks_of(node, " and ".join(main.name for main in mains), partial(check_together, mains))
 
 
 def _callbacks_of(call: ast.Call, names: Names) -> list[ast.expr]:

@@ -14,8 +14,10 @@ from functools import partial
 from typing import Any
 
 from cadenza.callback import BEHAVIOUR_NAMES, Callback, MainCallback
-from cadenza.cli.checking.classes import Family, Given, binding, methods, yields
+from cadenza.cli.checking.classes import Family, methods
+from cadenza.cli.checking.functions import binding, yields
 from cadenza.cli.checking.names import Function
+from cadenza.cli.checking.trainers import Given
 from cadenza.points import POINTS, looks_like_a_point, nearest
 from cadenza.registration import CallbackError, check_callback, check_signature, nearest_point
 
@@ -45,8 +47,8 @@ def check_classes(families: Sequence[Family]) -> Iterator[Remark]:
 def _check_method(cls: str, base: type[Callback], name: str, method: Function) -> Iterator[Remark]:
     if name in POINTS or looks_like_a_point(name):
         members = {name: _member(method)}
-        yield from remarks_of(method, lambda: check_callback(type(cls, (base,), members)()))
-    elif _is_nearly_a_point(name) and not list(remarks_of(method, lambda: _check_arguments(method))):
+        yield from remarks_of(method, f"{cls}.{name}", lambda: check_callback(type(cls, (base,), members)()))
+    elif _is_nearly_a_point(name) and not list(remarks_of(method, "", lambda: _check_arguments(method))):
         near = nearest(name)
         yield method, f"{cls}.{name} is no point, so it would never be played; did you mean {near}?"
 
@@ -55,7 +57,8 @@ def _check_mixin(mixin: ast.ClassDef, cls: str, base: type[Callback]) -> Iterato
     for name, method in methods(mixin).items():
         if name in POINTS or looks_like_a_point(name):
             bases = (type(mixin.name, (), {name: _member(method)}), base)
-            yield from remarks_of(method, partial(lambda bases: check_callback(type(cls, bases, {})()), bases))
+            ask = partial(lambda bases: check_callback(type(cls, bases, {})()), bases)
+            yield from remarks_of(method, f"{mixin.name}.{name}", ask)
 
 
 def _member(method: Function) -> Any:
@@ -81,15 +84,16 @@ def check_given(given: Given) -> Iterator[Remark]:
     elif given.function is not None:
         function = given.function
         where = f"the function {getattr(function, 'name', '<lambda>')}"
-        yield from remarks_of(function, lambda: check_signature(where, given.point, stand_in(function)))
+        yield from remarks_of(function, where, lambda: check_signature(where, given.point, stand_in(function)))
 
 
-def remarks_of(node: ast.AST, ask: Callable[[], None]) -> Iterator[Remark]:
-    """What registration says when it is asked."""
+def remarks_of(node: ast.AST, about: str, ask: Callable[[], None]) -> Iterator[Remark]:
+    """What registration says of ``about`` when it is asked. A stand-in may lack other things that the class has."""
     try:
         ask()
     except CallbackError as error:
-        yield node, str(error)
+        if str(error).startswith(about):
+            yield node, str(error)
 
 
 # Stand-ins ------------------------------------------------------------------------------------------------------------

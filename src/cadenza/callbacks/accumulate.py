@@ -1,0 +1,204 @@
+"""One step for several batches, as if they were one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import torch
+from torch import Tensor
+
+from cadenza.callback import Callback, Order
+from cadenza.callbacks.clip import trained_parameters
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from cadenza.run import Run
+
+Count: TypeAlias = float | Tensor
+
+
+class Accumulate(Callback):
+    """Steps once for every ``n`` batches, with the gradient of the mean over all that is in them.
+
+    Each batch is weighted by what it holds: ``weight="samples"`` (the default) or ``"tokens"``, as counted by
+    ``MainCallback.count``, or a function of the run that returns a number (or a tensor, which stays on its device). So
+    the gradient of a window is that of one big batch, also when batches differ in size; the loss must be a mean over
+    what is counted. A window is ``n`` batches that gave gradients: a batch that was skipped, or whose weight is 0, adds
+    nothing and does not count. ``skip_step`` drops the whole window. The last window of an epoch is stepped with what
+    it has, or dropped with ``drop_last=True``. Clipping, averages, schedules and ``clock.steps`` see real steps only.
+    The state is the open window with its gradients. With ``n=1`` nothing changes, to the last bit.
+
+    >>> import cadenza, torch
+    >>> from cadenza.testing import tiny_classifier, tiny_loader
+    >>> model = tiny_classifier()
+    >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> trainer = cadenza.Trainer(model, sgd, torch.nn.CrossEntropyLoss(), callbacks=[Accumulate(2)], device="cpu")
+    >>> _ = trainer.fit(tiny_loader(), epochs=1)
+    >>> trainer.clock.batches, trainer.clock.steps
+    (3, 2)
+    """
+
+    order = Order.TRANSFORM
+    owns = frozenset({"accumulation"})
+    asks = frozenset({"hold_step", "skip_step", "skip_backward"})
+    agree = "same"
+
+    def __init__(self, n: int, weight: str | Callable[[Run], Count] = "samples", *, drop_last: bool = False) -> None:
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise ValueError(f"n is the number of batches for one step, a whole number of at least 1, not {n!r}")
+        if weight not in ("samples", "tokens") and not callable(weight):
+            raise ValueError(f'weight is "samples", "tokens" or a function of the run, not {weight!r}')
+        self.n, self.weight, self.drop_last = n, weight, drop_last
+        self.window = Window()
+        self._count: Count = 0
+        self._optimizers: list[Optimizer] = []
+        self._loaded: dict[str, Tensor] | None = None
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(2)
+
+    def explain(self) -> str:
+        by = self.weight if isinstance(self.weight, str) else getattr(self.weight, "__name__", "a function")
+        end = "dropped" if self.drop_last else "stepped"
+        return f"{self.n} batches a step, weighted by {by}; a ragged last window is {end}"
+
+    # The window -----------------------------------------------------------------------------------------------------
+
+    def before_run(self, run: Run) -> None:
+        if run.mode == "fit" and self._loaded is None:
+            self.window.clear()  # the gradients of a window that a stop or an error left open are cleared, too
+
+    def before_train_epoch(self, run: Run) -> None:
+        self._optimizers = run.optimizers
+        if self._loaded is not None:
+            self._restore(run, self._loaded)
+
+    def before_backward(self, run: Run) -> None:
+        self._count = self._counted(run)
+        if not isinstance(self._count, Tensor) and self._count == 0:
+            run.skip_backward()
+        else:
+            run.loss_weight = run.loss_weight * self.window.weigh(self._count)  # type: ignore[assignment]
+
+    def after_backward(self, run: Run) -> None:
+        self.window.add(self._count)
+        if self.window.batches < self.n:
+            run.hold_step()
+
+    def before_step(self, run: Run) -> None:
+        if self.drop_last and self.window.batches < self.n:
+            run.skip_step()
+        else:
+            self.window.settle(trained_parameters(run.optimizers))
+        self.window.clear()
+
+    def after_zero_grad(self, run: Run) -> None:
+        self.window.clear()  # without a step if skip_step was asked for
+
+    def _counted(self, run: Run) -> Count:
+        if self.weight == "samples":
+            return run.main.count(run)[0]
+        if self.weight == "tokens":
+            tokens = run.main.count(run)[1]
+            if tokens:
+                return tokens
+            raise ValueError(
+                "Accumulate weighs by tokens, but none are counted in this batch: its first tensor is not a table of "
+                "token ids. Override count() of the MainCallback, or give weight a function of the run"
+            )
+        count = self.weight(run)  # type: ignore[operator]
+        if not isinstance(count, Tensor) and not 0 <= count < float("inf"):
+            raise ValueError(f"the weight of a batch must be a finite number of at least 0, not {count!r}")
+        return _exact(count)
+
+    # State ----------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.window.batches == 0:
+            return {}
+        gradients = self._loaded
+        if gradients is None:
+            parameters = enumerate(trained_parameters(self._optimizers))
+            gradients = {str(index): p.grad for index, p in parameters if p.grad is not None}
+        return {**vars(self.window), "gradients": gradients}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.window.clear()
+        self._loaded = None
+        if state:
+            self.window.batches = state["batches"]
+            self.window.total, self.window.reference = state["total"], state["reference"]
+            self._loaded = dict(state["gradients"])
+
+    def _restore(self, run: Run, gradients: dict[str, Tensor]) -> None:
+        parameters = trained_parameters(run.optimizers)
+        for index, gradient in gradients.items():
+            parameter = parameters[int(index)]
+            parameter.grad = gradient.to(parameter.device, parameter.dtype, copy=True)
+        for name in ("total", "reference"):
+            value = getattr(self.window, name)
+            if isinstance(value, Tensor):
+                setattr(self.window, name, value.to(run.device))
+        run._held = True  # so that the engine steps them at the latest when the epoch ends
+        self._loaded = None
+
+
+class Window:
+    """Several batches that become one gradient. For a loop of your own:
+
+    >>> weight, window = torch.zeros(1, requires_grad=True), Window()
+    >>> for batch in (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([6.0])):
+    ...     loss = (weight * batch).mean()
+    ...     (loss * window.weigh(len(batch))).backward()
+    ...     window.add(len(batch))
+    >>> window.settle([weight])
+    >>> weight.grad  # the mean of 1, 2, 3 and 6
+    tensor([3.])
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.batches = 0
+        self.total: Count = 0
+        self.reference: Count = 0
+
+    def weigh(self, count: Count) -> Count:
+        """What to multiply the loss of a batch with. The first batch gets 1, so that gradients keep their size."""
+        reference = self.reference if self.batches else _reference(count)
+        return count / reference
+
+    def add(self, count: Count) -> None:
+        """The batch of this count has been back-propagated."""
+        if self.batches == 0:
+            self.reference = _reference(count)
+        self.batches += 1
+        self.total = self.total + count
+
+    def settle(self, parameters: Iterable[Tensor]) -> None:
+        """Makes the weighted sum in the gradients of ``parameters`` the mean over all that was counted."""
+        factor: Count
+        if isinstance(self.total, Tensor):
+            factor = torch.where(self.total > 0, self.reference / self.total, 0.0)
+        elif self.total in (0, self.reference):
+            return
+        else:
+            factor = self.reference / self.total
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
+
+
+def _exact(count: Count) -> Count:
+    """A tensor without dimension, in the type in which whole numbers and their quotients are exact enough."""
+    if not isinstance(count, Tensor):
+        return count
+    return count.detach().reshape(()).to(torch.float32 if count.device.type == "mps" else torch.float64)
+
+
+def _reference(count: Count) -> Count:
+    return torch.where(count > 0, count, 1.0) if isinstance(count, Tensor) else count or 1

@@ -1,0 +1,217 @@
+"""A sweep over learning rates, to see which are too small and which are too large."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cadenza.callback import Callback, Order
+from cadenza.callbacks.curves import is_number, whole
+from cadenza.callbacks.param_groups import set_lr
+from cadenza.callbacks.snapshot import Snapshot
+from cadenza.callbacks.trial import main_callback, trainer_beside
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+    from cadenza.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep found: ``losses[i]`` was measured just before the step with ``lrs[i]``, ``smoothed[i]`` is the mean
+    of the losses up to there in which each earlier one weighs ``smoothing`` times as much as the next."""
+
+    lrs: tuple[float, ...]
+    losses: tuple[float, ...]
+    smoothed: tuple[float, ...]
+
+    @property
+    def suggestion(self) -> float | None:
+        """The learning rate at which the smoothed loss falls fastest, per factor of the learning rate: ``lrs[i]`` for
+        the i with the least ``smoothed[i + 1] - smoothed[i - 1]``. None if it falls nowhere.
+
+        >>> Sweep((0.01, 0.1, 1.0, 10.0), (), (2.0, 1.9, 1.2, 1.1)).suggestion
+        1.0
+        """
+        slopes = [
+            (after - before, lr)
+            for before, after, lr in zip(self.smoothed, self.smoothed[2:], self.lrs[1:], strict=False)
+        ]
+        slope, lr = min(slopes, default=(0.0, 0.0))
+        return lr if slope < 0 else None
+
+    def plot(self, path: Any = None) -> Any:
+        """A matplotlib figure of the losses over the learning rates; written to ``path`` if there is one."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(self.lrs, self.losses, alpha=0.3, label="loss")
+        axes.plot(self.lrs, self.smoothed, label="smoothed loss")
+        if self.suggestion is not None:
+            axes.axvline(self.suggestion, linestyle="--", color="gray", label=f"suggestion {self.suggestion:.3g}")
+        axes.set(xscale="log", xlabel="learning rate", ylabel="loss")
+        axes.legend()
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
+
+class LRFinder(Callback):
+    """Turns a fit into a sweep over learning rates, and then puts everything back.
+
+    Step i of ``steps`` is made with the learning rate ``start * (end / start) ** (i / (steps - 1))``; if groups have
+    different rates, this is that of the first one and the others keep their ratio to it. The sweep stops early when the
+    smoothed loss is more than ``stop_factor`` times its best so far (None: never for that), or the loss is not finite.
+    ``smoothing`` from 0 to below 1 says how much of the past is in the smoothed loss. Then the fit is stopped, and
+    weights, buffers, optimizers, random numbers and the generators of the loader are exactly as before. There is no
+    validation. The result is in ``run.store["lr_finder"]``, which is ``trainer.store`` afterwards: ``lrs``, ``losses``,
+    ``smoothed``, ``suggestion`` and ``plot()``. The fit must be long enough for all steps.
+
+    Only the clock and the history still tell of the sweep, and other callbacks saw it; ``find_lr(trainer, loader)``
+    does the same beside the trainer and leaves no trace at all. Each step reads the loss, and so waits for the device.
+
+    >>> import cadenza, torch
+    >>> from cadenza.testing import tiny_classifier, tiny_loader
+    >>> model = tiny_classifier()
+    >>> sgd, loss = torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.CrossEntropyLoss()
+    >>> trainer = cadenza.Trainer(model, sgd, loss, callbacks=[LRFinder(1e-3, 10, steps=20)], device="cpu")
+    >>> _ = trainer.fit(tiny_loader(), steps=20)
+    >>> 1e-3 < trainer.store["lr_finder"].suggestion < 10, sgd.param_groups[0]["lr"]
+    (True, 0.1)
+    """
+
+    order = Order.MEASURE + 50
+    owns = frozenset({"lr"})
+    asks = frozenset({"skip_validation"})
+
+    def __init__(
+        self,
+        start: float = 1e-7,
+        end: float = 10.0,
+        steps: int = 100,
+        *,
+        stop_factor: float | None = 4.0,
+        smoothing: float = 0.9,
+    ) -> None:
+        if not is_number(start) or not is_number(end) or not 0 < start < end:
+            raise ValueError(f"the sweep goes from start up to end, both above 0, not from {start!r} to {end!r}")
+        whole("steps", steps, 3)
+        if stop_factor is not None and (not is_number(stop_factor) or stop_factor <= 1):
+            raise ValueError(f"stop_factor must be a number above 1 or None, not {stop_factor!r}")
+        if not is_number(smoothing) or not 0 <= smoothing < 1:
+            raise ValueError(f"smoothing must be a number from 0 up to, but not including, 1, not {smoothing!r}")
+        self.start, self.end, self.steps = start, end, steps
+        self.stop_factor, self.smoothing = stop_factor, smoothing
+        self._snapshot: Snapshot | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._ratios: list[list[float]] = []
+        self._first_step = self._made = 0
+        self._window: list[float] = []
+        self._lrs: list[float] = []
+        self._losses: list[float] = []
+        self._smoothed: list[float] = []
+        self._average = self._weight = 0.0
+
+    def explain(self) -> str:
+        return f"{self.steps} steps from {self.start:g} to {self.end:g}, then everything is put back"
+
+    def around_run(self, run: Run) -> Iterator[None]:
+        """What is taken when the sweep begins is put back here, however it ended."""
+        self._snapshot = None
+        self._begin()
+        try:
+            yield
+        finally:
+            if self._snapshot is not None:
+                self._snapshot.restore()
+                self._snapshot = None
+                run.store["lr_finder"] = Sweep(tuple(self._lrs), tuple(self._losses), tuple(self._smoothed))
+
+    def before_epoch(self, run: Run) -> None:
+        run.skip_validation()
+        self._keep(run)  # before the loader draws the order of its first pass
+
+    def _keep(self, run: Run) -> None:
+        if self._snapshot is None:
+            self._snapshot = Snapshot(run.module, run.optimizers, run.device, run.train_loader)
+            self._first_step = run.clock.steps
+            lrs = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in run.optimizers]
+            self._ratios = [[lr / lrs[0][0] if lrs[0][0] else 1.0 for lr in row] for row in lrs]
+
+    def before_train_iter(self, run: Run) -> None:
+        self._keep(run)
+        value = self._lr(run.clock.steps - self._first_step)
+        for optimizer, ratios in zip(run.optimizers, self._ratios, strict=True):
+            for group, ratio in zip(optimizer.param_groups, ratios, strict=True):
+                set_lr(group, value * ratio)
+
+    def after_train_iter(self, run: Run) -> None:
+        if "loss" in run.skipped:
+            return
+        loss = float(run.loss)  # waits for the device: whether to go on depends on it
+        if not math.isfinite(loss):
+            run.stop(f"{self.name}: the loss is {loss}")
+            return
+        self._window.append(loss)
+        made = run.clock.steps - self._first_step
+        if made > self._made:
+            self._made = made
+            self._record(self._lr(made - 1))
+        if made >= self.steps:
+            run.stop(f"{self.name}: all {self.steps} steps are made")
+        elif self._diverges():
+            run.stop(f"{self.name}: the loss is more than {self.stop_factor:g} times its best")
+
+    def _lr(self, index: int) -> float:
+        return self.start * (self.end / self.start) ** (min(index, self.steps - 1) / (self.steps - 1))
+
+    def _record(self, lr: float) -> None:
+        """One step: with accumulation, its loss is the mean over the batches of its window."""
+        loss = sum(self._window) / len(self._window)
+        self._window.clear()
+        self._average = self.smoothing * self._average + (1 - self.smoothing) * loss
+        self._weight = self.smoothing * self._weight + (1 - self.smoothing)
+        self._lrs.append(lr)
+        self._losses.append(loss)
+        self._smoothed.append(self._average / self._weight)
+
+    def _diverges(self) -> bool:
+        best = min(self._smoothed, default=0.0)  # of a loss that can be negative, no multiple means anything
+        return self.stop_factor is not None and best > 0 and self._smoothed[-1] > self.stop_factor * best
+
+
+def find_lr(
+    trainer: Trainer,
+    loader: Iterable[Any],
+    *,
+    start: float = 1e-7,
+    end: float = 10.0,
+    steps: int = 100,
+    stop_factor: float | None = 4.0,
+    smoothing: float = 0.9,
+    callbacks: Sequence[Callback] = (),
+) -> Sweep:
+    """Sweeps over learning rates as ``LRFinder`` does, beside the trainer: its clock, its history and its callbacks do
+    not notice, and the next fit is bit-equal to one without the sweep.
+
+    A copy of the trainer's main callback takes part; of the others none, unless given as ``callbacks``.
+
+    >>> import cadenza, torch
+    >>> from cadenza.testing import tiny_classifier, tiny_loader
+    >>> model = tiny_classifier()
+    >>> sgd, loss = torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.CrossEntropyLoss()
+    >>> trainer = cadenza.Trainer(model, sgd, loss, device="cpu")
+    >>> sweep = find_lr(trainer, tiny_loader(), start=1e-3, steps=20)
+    >>> len(sweep.lrs) <= 20, trainer.clock.steps
+    (True, 0)
+    """
+    finder = LRFinder(start, end, steps, stop_factor=stop_factor, smoothing=smoothing)
+    beside = trainer_beside(trainer._training, main_callback(trainer), [*callbacks, finder])
+    beside.fit(loader, steps=steps)
+    sweep: Sweep = beside.store["lr_finder"]
+    return sweep

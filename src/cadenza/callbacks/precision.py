@@ -1,0 +1,91 @@
+"""The number format in which the model computes."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from cadenza.callback import Callback, Order
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+class Precision(Callback):
+    """Lets forward and loss compute in a smaller number format; weights and gradients stay as they are.
+
+    ``"bf16"`` and ``"fp16"`` put ``torch.autocast`` around every forward and every loss, in all stages, on CPU and GPU;
+    ``"fp32"`` turns an outer autocast off there. With ``"fp16"`` the loss is scaled up before backward, so that small
+    gradients do not vanish, and gradients are scaled down again before ``before_step``. If they are not finite, the
+    scaler withholds the step: it counts as skipped, there is no ``after_step``, and the scale is halved. ``init_scale``
+    is the first scale, ``growth_interval`` the number of good steps in a row after which it is doubled. The state is
+    that of the scaler. ``run.evaluate`` and ``run.predict`` play no points and so compute as the model is.
+
+    >>> import cadenza, torch
+    >>> from cadenza.testing import tiny_classifier, tiny_loader
+    >>> model, seen = tiny_classifier(), []
+    >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> trainer = cadenza.Trainer(model, sgd, torch.nn.CrossEntropyLoss(), callbacks=[Precision("bf16")], device="cpu")
+    >>> _ = trainer.on("after_forward")(lambda run: seen.append(run.output.dtype))
+    >>> _ = trainer.fit(tiny_loader(8), epochs=1)
+    >>> seen, model[0].weight.dtype
+    ([torch.bfloat16], torch.float32)
+    """
+
+    order = Order.PREPARE
+    owns = frozenset({"precision"})
+
+    def __init__(self, precision: str = "bf16", *, init_scale: float = 2.0**16, growth_interval: int = 2000) -> None:
+        if precision not in _DTYPES:
+            raise ValueError(f"precision is one of {', '.join(_DTYPES)}, not {precision!r}")
+        if not 0 < init_scale < float("inf"):
+            raise ValueError(f"init_scale must be a finite number above 0, not {init_scale!r}")
+        if not isinstance(growth_interval, int) or growth_interval < 1:
+            raise ValueError(f"growth_interval must be a whole number of at least 1, not {growth_interval!r}")
+        self.precision = precision
+        self.init_scale, self.growth_interval = init_scale, growth_interval
+        self.capturable = precision != "fp16"  # whether a step is withheld is known on the host
+        self._scaler: torch.amp.GradScaler | None = None
+        self._loaded: dict[str, Any] = {}
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls("bf16")
+
+    def explain(self) -> str:
+        return f"{self.precision} with a gradient scaler" if self.precision == "fp16" else self.precision
+
+    def after_register(self, run: Run) -> None:
+        if self.precision == "fp16" and run.mode == "fit":
+            run.scaler = self._new_scaler(run.device.type)
+
+    def _autocast(self, run: Run) -> AbstractContextManager[Any]:
+        dtype = _DTYPES[self.precision]
+        if self.precision == "fp32":
+            return torch.autocast(run.device.type, enabled=False)
+        return torch.autocast(run.device.type, dtype=dtype)
+
+    around_forward = around_loss = _autocast
+
+    def _new_scaler(self, device: str) -> torch.amp.GradScaler:
+        """A scaler that goes on where the last one was. The last one itself may still be in the middle of a step that
+        an exception ended."""
+        state = self.state_dict().get("scaler")
+        self._scaler = torch.amp.GradScaler(device, init_scale=self.init_scale, growth_interval=self.growth_interval)
+        if state is not None:
+            self._scaler.load_state_dict(state)
+        return self._scaler
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._scaler is not None:
+            return {"scaler": self._scaler.state_dict()}  # waits for the device, which a save does anyway
+        return dict(self._loaded)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._loaded = dict(state)
+        if self._scaler is not None and "scaler" in state:
+            self._scaler.load_state_dict(state["scaler"])

@@ -1,0 +1,214 @@
+"""The mean of the weights of several moments of a training."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from cadenza.callback import Callback, Order, infer_mode
+from cadenza.callbacks.precise_batchnorm import has_statistics, recompute_statistics, rereadable
+from cadenza.callbacks.weights import (
+    averaged_names,
+    copied,
+    fit_to,
+    put_weights,
+    start_average,
+    update_average,
+    weights_of,
+)
+from cadenza.clock import Duration
+from cadenza.history import unknown_metric
+from cadenza.points import STAGES
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+log = logging.getLogger("cadenza")
+
+
+class WeightAverage(Callback):
+    """Gives the model at the end of a fit the mean of the weights that it had at several moments.
+
+    Which moments: at every multiple of ``every`` (``"1 epoch"`` or ``"100 steps"``) that comes after ``start`` (such as
+    ``"5 epochs"``), as in stochastic weight averaging; or with ``best=k`` the ends of the k epochs with the best value
+    of ``monitor``, where ``mode`` is "min", "max" or inferred from the name, equal is not better, and an epoch in which
+    the metric was not measured does not take part. Those k copies are kept in the memory of the CPU.
+
+    When a fit ended in order, the mean is put into the model (not with ``apply=False``; then ``copy_to(module)`` does
+    it on request). ``batchnorm="recompute"`` then computes the statistics of BatchNorm anew from the training loader,
+    or ``loader``, over ``batches`` batches or all of them; ``"average"`` takes the mean of the statistics. The moments
+    that were averaged are the state, and a second fit goes on with them.
+
+    >>> import cadenza, torch
+    >>> from cadenza.testing import tiny_classifier, tiny_loader
+    >>> model, average = tiny_classifier(), WeightAverage(start="1 epoch")
+    >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> trainer = cadenza.Trainer(model, sgd, torch.nn.CrossEntropyLoss(), callbacks=[average], device="cpu")
+    >>> _ = trainer.fit(tiny_loader(), epochs=4)
+    >>> average.count
+    3
+    """
+
+    order = Order.REPORT  # after those who measure, before those who save
+
+    def __init__(
+        self,
+        *,
+        start: str | Duration = "0 epochs",
+        every: str | Duration = "1 epoch",
+        best: int | None = None,
+        monitor: str | None = None,
+        mode: str | None = None,
+        apply: bool = True,
+        batchnorm: str = "recompute",
+        batches: int | None = None,
+        loader: Iterable[Any] | None = None,
+    ) -> None:
+        self.start, self.every = Duration.parse(start), Duration.interval(every)
+        _check_arguments(self.every, best, monitor, mode, batchnorm, batches)
+        self.best, self.monitor = best, monitor
+        self.mode = (mode or infer_mode(monitor)) if monitor is not None else None
+        self.apply, self.batchnorm, self.batches, self.loader = apply, batchnorm, batches, loader
+        self.owns = frozenset({"final weights"} if apply else ())
+        self._count = 0
+        self._mean: dict[str, Tensor] = {}
+        self._members: list[dict[str, Any]] = []
+
+    @property
+    def count(self) -> int:
+        """How many moments the mean is of."""
+        return self._count if self.best is None else len(self._members)
+
+    def explain(self) -> str:
+        if self.best is None:
+            return f"every {self.every} after {self.start}"
+        better = "lowest" if self.mode == "min" else "highest"
+        return f"the {self.best} epochs with the {better} {self.monitor}"
+
+    # Points ---------------------------------------------------------------------------------------------------------
+
+    def before_train_epoch(self, run: Run) -> None:
+        if self.apply and self._recomputes(run.module):
+            rereadable(run, self.loader, self.name)  # better refused now than at the end
+
+    def after_step(self, run: Run) -> None:
+        clock, start = run.clock, self.start
+        if self.best is None and self.every.unit == "steps" and clock.steps % self.every.amount == 0:
+            begun = clock.epochs >= start.amount if start.unit == "epochs" else _after(run, start)
+            if begun:
+                self._add(run.module)
+
+    def after_epoch(self, run: Run) -> None:
+        if run.clock.epochs <= run.epoch:
+            return  # a stop ended it early
+        if self.best is not None:
+            self._compete(run)
+        elif self.every.unit == "epochs" and run.clock.epochs % self.every.amount == 0 and _after(run, self.start):
+            self._add(run.module)
+
+    def after_run(self, run: Run) -> None:
+        if not self.apply or run.mode != "fit":
+            return
+        if self.count == 0:
+            log.warning("%s has nothing to average: %s", self.name, self.explain())
+            return
+        self.copy_to(run.module)
+        if self._recomputes(run.module):
+            recompute_statistics(run, self.batches, self.loader, self.name)
+
+    def _recomputes(self, module: nn.Module) -> bool:
+        return self.batchnorm == "recompute" and any(has_statistics(part) for part in module.modules())
+
+    # The mean -------------------------------------------------------------------------------------------------------
+
+    def _add(self, module: nn.Module) -> None:
+        weights = weights_of(module)
+        if not self._mean:
+            self._mean = start_average(weights)
+        fit_to(module, self._mean, self.name)
+        self._count += 1
+        moving = averaged_names(module, statistics=True)
+        averaged = [name for name in weights if name in moving]
+        update_average([self._mean[n] for n in averaged], [weights[n] for n in averaged], 1.0 - 1.0 / self._count)
+        with torch.no_grad():
+            for name in weights.keys() - moving:
+                self._mean[name].copy_(weights[name])
+
+    def _compete(self, run: Run) -> None:
+        """Keeps the weights of this epoch if it is among the best so far. Reads the metric, which may wait."""
+        value = measured(run, str(self.monitor))
+        if value is None or math.isnan(value):
+            return
+        members, sign = self._members, 1.0 if self.mode == "min" else -1.0
+        if len(members) < int(self.best or 0) or sign * value < sign * members[-1]["value"]:
+            weights = copied(weights_of(run.module), torch.device("cpu"))
+            members.append({"value": value, "epoch": run.epoch, "weights": weights})
+            members.sort(key=lambda member: sign * member["value"])  # stable: of equals the earlier one stays
+            del members[self.best :]
+
+    def copy_to(self, module: nn.Module) -> None:
+        """Puts the mean into ``module``."""
+        if self.count == 0:
+            raise RuntimeError(f"there is nothing to average yet: {self.explain()}")
+        mean = self._mean if self.best is None else self._mean_of_members(module)
+        fit_to(module, mean, self.name)
+        put_weights(module, mean)
+
+    def _mean_of_members(self, module: nn.Module) -> dict[str, Tensor]:
+        all_weights = [member["weights"] for member in self._members]
+        mean = dict(all_weights[0])
+        for name in averaged_names(module, statistics=True) & mean.keys():
+            mean[name] = torch.stack([weights[name].double() for weights in all_weights]).mean(0)
+        return mean
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.count == 0:
+            return {}
+        if self.best is None:
+            return {"count": self._count, "mean": dict(self._mean)}
+        return {"members": [dict(member) for member in self._members]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._count = state.get("count", 0)
+        self._mean = copied(state.get("mean", {}))
+        self._members = [{**member, "weights": copied(member["weights"])} for member in state.get("members", [])]
+
+
+def measured(run: Run, name: str) -> float | None:
+    """The value that a metric got in this epoch; None if it got none, an error if it should have."""
+    for row in reversed(run.history.rows):
+        if row.at.get("epoch") != run.epoch:
+            break
+        if name in row:
+            return row[name]
+    stage = name.split("/")[0]
+    needs = f"{stage}/" if stage in STAGES else "val/" if run.val_loader is not None else ""
+    if name not in run.metrics and any(other.startswith(needs) for other in run.metrics):
+        raise KeyError(f"WeightAverage monitors it, but there is {unknown_metric(name, run.metrics)}")
+    return None
+
+
+def _after(run: Run, start: Duration) -> bool:
+    return float(getattr(run.clock, start.unit)) > start.amount
+
+
+def _check_arguments(
+    every: Duration, best: int | None, monitor: str | None, mode: str | None, batchnorm: str, batches: int | None
+) -> None:
+    if every.unit not in ("epochs", "steps"):
+        raise ValueError(f"every counts epochs or steps, not {every.unit}")
+    if (best is None) != (monitor is None):
+        raise ValueError("best=k, the number of epochs, and monitor, the metric that ranks them, are given together")
+    if best is not None and (not isinstance(best, int) or isinstance(best, bool) or best < 1):
+        raise ValueError(f"best must be a whole number of at least 1, not {best!r}")
+    if mode not in (None, "min", "max"):
+        raise ValueError(f'mode is "min" or "max", not {mode!r}')
+    if batchnorm not in ("recompute", "average"):
+        raise ValueError(f'batchnorm is "recompute" or "average", not {batchnorm!r}')
+    if batches is not None and (not isinstance(batches, int) or batches < 1):
+        raise ValueError(f"batches must be None or a whole number of at least 1, not {batches!r}")

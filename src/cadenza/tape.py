@@ -1,0 +1,215 @@
+"""A stretch of training that can be played again: where it began, and the batches and random numbers since.
+
+Everything is kept on the host, in tensors and plain containers only, so that the file can be read without running code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cadenza.callback import Callback, Order
+from cadenza.data import length_of
+from cadenza.frames import Pass
+from cadenza.history import read
+from cadenza.rng import rng_state, set_rng_state
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+FORMAT = "cadenza replay 1"
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+class CannotKeep(TypeError):
+    """Something on the way is neither a tensor nor a plain value."""
+
+
+# Copies on the host -------------------------------------------------------------------------------------------------
+
+
+def to_host(value: Any, what: str = "this") -> Any:
+    """A copy of ``value`` on the host. A copy from a device is only queued: wait for the device before reading it.
+
+    >>> to_host({"x": [torch.ones(2), 3]})
+    {'x': [tensor([1., 1.]), 3]}
+    """
+    if isinstance(value, Tensor):
+        value = value.detach()
+        return value.clone() if value.device.type == "cpu" else value.to("cpu", non_blocking=True)
+    if isinstance(value, Counter):  # the milestones of a scheduler
+        return Counter(value)
+    if isinstance(value, Mapping):
+        return {to_host(key, what): to_host(inner, f"{what}[{key!r}]") for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(to_host(inner, f"{what}[{index}]") for index, inner in enumerate(value))
+    if isinstance(value, _PLAIN):
+        return value
+    raise CannotKeep(f"{what} is a {type(value).__name__}, and only tensors and plain values can be kept")
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in nested dicts, lists and tuples."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from tensors_in(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from tensors_in(inner)
+
+
+def _plain_rng(state: dict[str, Any]) -> dict[str, Any]:
+    if "numpy" not in state:
+        return state
+    name, keys, *rest = state["numpy"]
+    return {**state, "numpy": (name, keys.tolist(), *rest)}
+
+
+def restore_rng(state: dict[str, Any], device: torch.device) -> None:
+    """Sets all generators as a tape keeps them."""
+    if "numpy" in state:
+        import numpy
+
+        name, keys, *rest = state["numpy"]
+        state = {**state, "numpy": (name, numpy.array(keys, dtype=numpy.uint32), *rest)}
+    set_rng_state(state, device)
+
+
+# A moment -----------------------------------------------------------------------------------------------------------
+
+
+def capture(run: Run) -> dict[str, Any]:
+    """Everything but the random numbers that shapes what a training does from here on."""
+    module = run.module
+    return {
+        "tensors": to_host(dict(_tensors(module)), "the model"),
+        "frozen": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
+        "training": {name: inner.training for name, inner in module.named_modules()},
+        "gradients": to_host({name: p.grad for name, p in module.named_parameters() if p.grad is not None}),
+        "optimizers": [to_host(optimizer.state_dict(), "an optimizer") for optimizer in run.optimizers],
+        "schedulers": [to_host(scheduler.state_dict(), "a scheduler") for scheduler in run.schedulers],
+        "scaler": None if run.scaler is None else to_host(run.scaler.state_dict(), "the scaler"),
+        "callbacks": {c.name: to_host(c.state_dict(), c.name) for c in run.callbacks if plays_again(c)},
+        "clock": run.clock.state_dict(),
+        "num_epochs": run.num_epochs,
+        "last_step": run._last_step,
+        "length": length_of(run._pass.loader) if isinstance(run._pass, Pass) else None,
+    }
+
+
+def restore(run: Run, moment: dict[str, Any], callbacks: tuple[Callback, ...] = ()) -> None:
+    """Puts a training back to ``moment``."""
+    module = run.module
+    with torch.no_grad():
+        here = dict(_tensors(module))
+        if here.keys() != moment["tensors"].keys():
+            odd = sorted(here.keys() ^ moment["tensors"].keys())
+            raise ValueError(f"this is not the model of the replay file: they differ in {', '.join(odd[:5])}")
+        for name, tensor in here.items():
+            tensor.copy_(moment["tensors"][name])
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name not in moment["frozen"])
+        gradient = moment["gradients"].get(name)
+        parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
+    for name, inner in module.named_modules():
+        inner.training = moment["training"].get(name, inner.training)
+    for part, saved in ((run.optimizers, moment["optimizers"]), (run.schedulers, moment["schedulers"])):
+        for one, state in zip(part, saved, strict=True):
+            one.load_state_dict(to_host(state))  # a copy: what is loaded is changed in place later
+    if moment["scaler"] is not None and run.scaler is not None:
+        run.scaler.load_state_dict(moment["scaler"])
+    for callback in callbacks:
+        if callback.name in moment["callbacks"]:
+            callback.load_state_dict(to_host(moment["callbacks"][callback.name]))
+    run.clock.load_state_dict(moment["clock"])
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and all buffers by name, those too that a state dict leaves out."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def plays_again(callback: Callback) -> bool:
+    """Whether a callback takes part when a stretch is played again: those who measure, report and save do not."""
+    inner = getattr(callback, "callback", callback)  # what a When limits
+    return callback.order < Order.MEASURE and getattr(inner, "replayed", True) and not hasattr(callback, "save")
+
+
+# The tape -----------------------------------------------------------------------------------------------------------
+
+
+class Tape:
+    """Keeps one moment and what came since. ``due`` says that a new moment should be captured."""
+
+    def __init__(self, every: int, memory: int) -> None:
+        self.every, self.memory = every, memory
+        self.moment: dict[str, Any] = {}
+        self.batches: list[dict[str, Any]] = []
+        self._bytes = 0
+        self._next = -1
+        self._ended = True
+
+    @property
+    def due(self) -> bool:
+        return self._ended or len(self.batches) >= self.every or self._bytes >= self.memory
+
+    def end(self) -> None:
+        """Something happens that a tape does not hold, such as a new epoch: nothing more is recorded on this one."""
+        self._ended = True
+
+    def begin(self, run: Run) -> None:
+        """Captures the moment; the tape is empty after it."""
+        self.batches.clear()
+        self.moment.clear()  # first let go of the old one: there is never more than one
+        self.moment = capture(run)
+        self._bytes, self._next, self._ended = 0, run.clock.batches, False
+
+    def record(self, run: Run) -> int | None:
+        """Keeps the batch that was just fetched and the random numbers that its iteration begins with.
+
+        Returns its number on the tape, or None if the tape has ended.
+        """
+        if self._ended or self._next != run.clock.batches:  # else batches are missing in between
+            self._ended = True
+            return None
+        batch = to_host(run.batch, "the batch")
+        self._bytes += sum(tensor.nbytes for tensor in tensors_in(batch))
+        self._next = run.clock.batches + 1
+        place = {"batch_idx": run.batch_idx, "epoch": run.epoch, "step": run.clock.steps}
+        self.batches.append({"batch": batch, "rng": rng_state(run.device), "loss": None, **place})
+        return len(self.batches) - 1
+
+    def write(self, path: Path, last: int, hit: dict[str, Any]) -> None:
+        """Writes the file, up to and with batch ``last``. It is there as a whole or not at all."""
+        kept = self.batches[: last + 1]
+        losses = read(float("nan") if kind["loss"] is None else kind["loss"] for kind in kept)  # waits for the device
+        batches = [
+            {**one, "rng": _plain_rng(one["rng"]), "loss": None if one["loss"] is None else loss}
+            for one, loss in zip(kept, losses, strict=True)
+        ]
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()  # for the copies that were only queued
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.partial")
+        torch.save({"format": FORMAT, "hit": hit, "moment": self.moment, "batches": batches}, partial)
+        os.replace(partial, path)
+
+
+def read_tape(file: str | os.PathLike[str]) -> dict[str, Any]:
+    """What ``Tape.write`` wrote; no code in the file is run."""
+    content = torch.load(file, map_location="cpu", weights_only=True)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"{os.fspath(file)} is not a replay file of this version ({FORMAT})")
+    if "numpy" not in sys.modules and any("numpy" in one["rng"] for one in content["batches"]):
+        import numpy  # noqa: F401  its generator was in use
+    return content

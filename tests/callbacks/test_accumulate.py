@@ -1,0 +1,252 @@
+"""Accumulate: what counts as a step, what is refused, and its open window in a checkpoint."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from cadenza import Callback, CallbackError, MainCallback, Trainer
+from cadenza.callbacks.accumulate import Accumulate, Window
+from cadenza.testing import Recorder, check_callback, tiny_classifier, tiny_loader
+
+LOSS = nn.CrossEntropyLoss()
+
+
+def made(*callbacks, optimizer=None, scheduler=None, model=None):
+    model = tiny_classifier() if model is None else model
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    schedule = scheduler(optimizer) if scheduler else None
+    return Trainer(model, optimizer, LOSS, scheduler=schedule, callbacks=callbacks, device="cpu")
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+def ragged():
+    return [batch for size in (7, 3, 5, 2, 4) for batch in [next(iter(tiny_loader(size, size, seed=size)))]]
+
+
+def test_only_the_last_batch_of_a_window_is_a_step():
+    recorder = Recorder(["after_backward", "before_step", "after_step", "after_zero_grad"])
+    trainer = made(Accumulate(2), recorder)
+    trainer.fit(ragged(), epochs=1)
+    step = ["before_step", "after_step", "after_zero_grad"]
+    assert recorder.trace == [*["after_backward"] * 2, *step, *["after_backward"] * 2, *step, "after_backward", *step]
+    assert (trainer.clock.batches, trainer.clock.steps, trainer.clock.samples) == (5, 3, 21)
+
+
+def test_a_schedule_per_iteration_sees_real_steps_only():
+    trainer = made(
+        Accumulate(2), MainCallback(lr_every="iter"), scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.5)
+    )
+    optimizer = trainer._training.optimizers[0]
+    trainer.fit(ragged(), epochs=1)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * 0.5**3)
+
+
+def test_the_loss_that_is_shown_and_averaged_is_the_plain_one():
+    shown, batches, model = [], ragged()[:3], tiny_classifier()
+    trainer = made(Accumulate(3))
+    trainer.on("after_backward")(lambda run: shown.append(run.loss.item()))
+    history = trainer.fit(batches, epochs=1)
+    losses = [LOSS(model(inputs), targets).item() for inputs, targets in batches]
+    assert shown == losses
+    samples = [len(targets) for _, targets in batches]
+    mean = sum(loss * count for loss, count in zip(losses, samples, strict=True)) / sum(samples)
+    assert history["train/loss"] == [pytest.approx(mean)]
+
+
+def test_steps_end_a_fit_and_a_stop_leaves_the_window_behind():
+    trainer = made(Accumulate(2))
+    trainer.fit(ragged(), steps=4)
+    assert (trainer.clock.steps, trainer.clock.batches) == (4, 7)
+
+    class Stop(Callback):
+        def after_train_iter(self, run):
+            if run.clock.batches == 3:
+                run.stop("enough")
+
+    accumulate = Accumulate(2)
+    trainer = made(accumulate, Stop())
+    trainer.fit(ragged(), epochs=1)
+    assert trainer.clock.steps == 1
+    assert accumulate.window.batches == 1
+    continued = made(Accumulate(2), model=copy.deepcopy(trainer.model))
+    momentum = copy.deepcopy(trainer._training.optimizers[0].state_dict())
+    continued._training.optimizers[0].load_state_dict(momentum)
+    for one in (trainer, continued):
+        one.fit(ragged(), epochs=1)  # the gradients of the window that was left are not in it
+    assert same(trainer.model, continued.model)
+
+
+def test_an_error_leaves_no_window_to_the_next_fit():
+    class Oops(Callback):
+        fails = True
+
+        def before_forward(self, run):
+            if self.fails and run.batch_idx == 1:
+                raise ArithmeticError
+
+    oops = Oops()
+    trainer, plain = made(Accumulate(3), oops), made(Accumulate(3))
+    with pytest.raises(ArithmeticError):
+        trainer.fit(ragged(), epochs=1)
+    oops.fails = False
+    for one in (trainer, plain):
+        one.fit(ragged(), epochs=1)
+    assert same(trainer.model, plain.model)
+
+
+# The open window in a checkpoint ------------------------------------------------------------------------------------
+
+
+class StopAt(Callback):
+    def __init__(self, batch):
+        self.batch = batch
+
+    def after_train_iter(self, run):
+        if run.batch_idx == self.batch:
+            run.stop("saved here")
+
+
+def on_the_device(run):
+    return run.targets.new_tensor(len(run.targets))
+
+
+@pytest.mark.parametrize("weight", ["samples", on_the_device])
+@pytest.mark.parametrize("batch", [0, 1, 2, 3])
+def test_continuing_in_the_middle_of_a_window_is_bit_equal(batch, weight):
+    batches = ragged()
+    whole = made(Accumulate(3, weight))
+    whole.fit(batches, epochs=1)
+
+    accumulate = Accumulate(3, weight)
+    first = made(accumulate, StopAt(batch))
+    first.fit(batches, epochs=1)
+    saved = copy.deepcopy(
+        [accumulate.state_dict(), first.model.state_dict(), first._training.optimizers[0].state_dict()]
+    )
+    assert bool(saved[0]) is (batch != 2)
+
+    again = Accumulate(3, weight)
+    second = made(again)
+    again.load_state_dict(saved[0])
+    second.model.load_state_dict(saved[1])
+    second._training.optimizers[0].load_state_dict(saved[2])
+    assert again.state_dict().keys() == saved[0].keys()
+    second.fit(batches[batch + 1 :], epochs=1)
+    assert same(second.model, whole.model)
+
+
+def test_a_restored_window_is_stepped_when_the_epoch_ends_although_its_batches_are_skipped():
+    accumulate, again = Accumulate(3), Accumulate(3)
+    first = made(accumulate, StopAt(0))
+    first.fit(ragged(), epochs=1)
+    again.load_state_dict(copy.deepcopy(accumulate.state_dict()))
+
+    class SkipAll(Callback):
+        def before_train_iter(self, run):
+            run.skip_batch()
+
+    second, one_batch = made(again, SkipAll()), made()
+    second.fit(ragged()[1:], epochs=1)
+    one_batch.fit(ragged()[:1], epochs=1)
+    assert second.clock.steps == 1
+    assert same(second.model, one_batch.model)
+
+
+def test_a_closed_window_has_no_state():
+    accumulate = Accumulate(2)
+    assert accumulate.state_dict() == {}
+    made(accumulate).fit(ragged(), epochs=1)
+    assert accumulate.state_dict() == {}
+    accumulate.load_state_dict({"batches": 1, "total": 3, "reference": 3, "gradients": {}})
+    accumulate.load_state_dict({})
+    assert accumulate.window.batches == 0
+
+
+# What is refused ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [0, -1, 2.0, True, "2", None])
+def test_a_bad_number_of_batches_is_refused(n):
+    with pytest.raises(ValueError, match="whole number of at least 1"):
+        Accumulate(n)
+
+
+def test_a_bad_weight_is_refused():
+    with pytest.raises(ValueError, match='"samples", "tokens" or a function'):
+        Accumulate(2, "loss")
+    for bad in (-1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="at least 0"):
+            made(Accumulate(2, lambda run, bad=bad: bad)).fit(ragged(), epochs=1)
+    with pytest.raises(ValueError, match="none are counted in this batch"):
+        made(Accumulate(2, "tokens")).fit(ragged(), epochs=1)
+
+
+def test_what_cannot_work_together_is_refused():
+    with pytest.raises(CallbackError, match="both own 'accumulation'"):
+        made(Accumulate(2), Accumulate(3))
+    model = tiny_classifier()
+    with pytest.raises(RuntimeError, match="LBFGS"):
+        made(Accumulate(2), model=model, optimizer=torch.optim.LBFGS(model.parameters())).fit(ragged(), epochs=1)
+
+    class Own(MainCallback):
+        def on_iter_backward(self, run):
+            run.loss.backward()
+            run.optimizer.step()
+
+    with pytest.raises(RuntimeError, match="too late"):
+        made(Accumulate(2), Own()).fit(ragged(), epochs=1)
+
+    class Again(Callback):
+        def before_step(self, run):
+            run.again()
+
+    with pytest.raises(RuntimeError, match="played again"):
+        made(Accumulate(2), Again()).fit(ragged(), epochs=1)
+
+
+def test_a_batch_that_is_played_again_is_no_further_batch():
+    class Twice(MainCallback):
+        def on_iter_step(self, run):
+            run.again()
+            super().on_iter_step(run)
+
+    with_it, without = made(Twice(), Accumulate(1)), made(Twice())
+    for trainer in (with_it, without):
+        trainer.fit(ragged(), epochs=2)
+    assert same(with_it.model, without.model)
+
+
+def test_nothing_is_read_from_the_device(monkeypatch):
+    def read(*args):
+        raise AssertionError("a tensor was read on the host")
+
+    batches, trainer = ragged(), made(Accumulate(2))
+    with monkeypatch.context() as patch:
+        for name in ("item", "tolist", "cpu", "__bool__", "__float__"):
+            patch.setattr(torch.Tensor, name, read)
+        trainer.fit(batches, epochs=1)
+    assert trainer.clock.steps == 3
+
+
+def test_a_window_without_any_weight_becomes_zero_not_nan():
+    weight, window = torch.ones(2, requires_grad=True), Window()
+    none = torch.zeros((), dtype=torch.float64)
+    (weight.sum() * window.weigh(none)).backward()
+    window.add(none)
+    window.settle([weight])
+    assert weight.grad.tolist() == [0.0, 0.0]
+    Window().settle([weight])
+
+
+def test_it_says_what_it_does_and_is_a_good_callback():
+    assert Accumulate(4, "tokens", drop_last=True).explain() == (
+        "4 batches a step, weighted by tokens; a ragged last window is dropped"
+    )
+    check_callback(Accumulate.example())

@@ -1,0 +1,246 @@
+"""HangWatch: what it says of a run that stands still. Each standstill lasts until the report is there, so that no test
+depends on how fast the machine is."""
+
+from __future__ import annotations
+
+import io
+import logging
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from cadenza import Callback, Trainer
+from cadenza.callbacks.hang_watch import HangWatch, RunHung, stacks
+from cadenza.testing import check_callback, tiny_classifier, tiny_loader
+
+SOURCE = Path(__file__).parents[2] / "src"
+SOON = "0.05 seconds"
+
+
+def make_trainer(*callbacks, model=None, criterion=None):
+    model = model or tiny_classifier()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Trainer(model, sgd, criterion or nn.CrossEntropyLoss(), callbacks=list(callbacks), device="cpu")
+
+
+def stand_still(watch, until=1):
+    """Does not move before the watch has written ``until`` reports."""
+    end = time.monotonic() + 60
+    while watch.reports < until and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+class Still(Callback):
+    """Stands still at one point, once."""
+
+    def __init__(self, point, watch, until=1):
+        self.point, self.watch, self.until, self.stood = point, watch, until, False
+
+    def plays(self):
+        return {self.point: self.stand_at_a_point}
+
+    def stand_at_a_point(self, run):
+        if not self.stood:
+            self.stood = True
+            stand_still(self.watch, self.until)
+
+
+@pytest.mark.parametrize(
+    ("point", "words"),
+    [
+        ("before_run", None),
+        ("after_train_epoch", "at after_train_epoch or after it (epoch 0, train batch 2)"),
+        ("after_loss", "at after_loss or after it (epoch 0, train batch 0)"),
+        ("before_val_iter", "in the validation step after before_val_iter (epoch 0, val batch 0)"),
+        ("after_epoch", "at after_epoch or after it (epoch 0)"),
+    ],
+)
+def test_the_report_names_the_point_and_shows_the_stack(point, words):
+    stream = io.StringIO()
+    watch = HangWatch(SOON, stream=stream)
+    still = Still(point, watch)
+    if words is None:  # before_run is played before anything is held around the run
+        still.until = 0
+    history = make_trainer(watch, still).fit(tiny_loader(), tiny_loader(), epochs=1)
+    assert len(history["train/loss"]) == 1  # the run went on by itself
+    said = stream.getvalue()
+    if words is None:
+        assert "stand_at_a_point" not in said
+        return
+    assert "HangWatch: the run has stood still for" in said
+    assert words in said
+    assert "(of the run):" in said
+    assert "in stand_at_a_point" in said
+
+
+def test_inside_a_step_that_nobody_plays_it_says_after_which_point(caplog):
+    stream = io.StringIO()
+    watch = HangWatch(SOON, stream=stream)
+
+    class Stuck(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.calls = tiny_classifier(), 0
+
+        def forward(self, inputs):
+            self.calls += 1
+            if self.calls == 2:
+                stand_still(watch)
+            return self.inner(inputs)
+
+    with caplog.at_level(logging.ERROR, "cadenza"):
+        make_trainer(watch, model=Stuck()).fit(tiny_loader(), epochs=1)
+    first, *rest = stream.getvalue().splitlines()
+    assert first.endswith("in the training step after before_train_iter (epoch 0, train batch 1)")
+    assert "in forward" in "\n".join(rest)
+    assert caplog.messages == [first]  # the logger gets the first line
+
+
+def test_a_loader_that_gives_nothing_is_named():
+    stream = io.StringIO()
+    watch = HangWatch(SOON, stream=stream)
+
+    def slow_batches():
+        for index, batch in enumerate(tiny_loader()):
+            if index == 2:
+                stand_still(watch)
+            yield batch
+
+    class Loader:
+        __iter__ = staticmethod(slow_batches)
+
+    make_trainer(watch).fit(Loader(), epochs=1)
+    first = stream.getvalue().splitlines()[0]
+    assert "while batch 2 of the train loader was waited for" in first
+
+
+def test_it_reports_again_when_the_standstill_has_lasted_twice_as_long():
+    stream = io.StringIO()
+    watch = HangWatch(SOON, stream=stream)
+    make_trainer(watch, Still("after_train_iter", watch, until=3)).fit(tiny_loader(), epochs=1)
+    assert stream.getvalue().count("the run has stood still") >= 3
+
+
+def test_a_run_that_moves_is_left_alone_and_its_thread_ends():
+    watch = HangWatch("10 minutes", stream=io.StringIO())
+    seen = []
+
+    class Look(Callback):
+        def after_train_iter(self, run):
+            seen.append([thread.name for thread in threading.enumerate()])
+
+    trainer = make_trainer(watch, Look())
+    for _ in range(2):
+        trainer.fit(tiny_loader(), epochs=1)
+    assert all("HangWatch of the run" in names for names in seen)
+    assert "HangWatch of the run" not in [thread.name for thread in threading.enumerate()]
+    assert watch.reports == 0
+
+
+def test_the_thread_ends_after_an_exception_too():
+    class Oops(Exception):
+        pass
+
+    def fail(*_):
+        raise Oops
+
+    with pytest.raises(Oops):
+        make_trainer(HangWatch("10 minutes"), criterion=fail).fit(tiny_loader(), epochs=1)
+    assert "HangWatch of the run" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_the_report_goes_to_the_end_of_a_file(tmp_path):
+    file = tmp_path / "reports" / "hang.txt"
+    watch = HangWatch(SOON, file=file)
+    trainer = make_trainer(watch, still := Still("after_train_iter", watch))
+    trainer.fit(tiny_loader(), epochs=1)
+    still.stood, still.until = False, watch.reports + 1
+    trainer.fit(tiny_loader(), epochs=1)
+    assert file.read_text(encoding="utf-8").count("the run has stood still") >= 2
+
+
+def test_a_report_that_cannot_be_written_does_not_end_the_watch(tmp_path, caplog):
+    watch = HangWatch(SOON, file=tmp_path)  # a folder
+    make_trainer(watch, Still("after_train_iter", watch, until=2)).fit(tiny_loader(), epochs=1)
+    assert any("could not write its report" in message for message in caplog.messages)
+    assert watch.reports >= 2
+
+
+def test_raise_ends_the_run_with_an_error():
+    watch = HangWatch(SOON, action="raise", stream=io.StringIO())
+
+    def forever(run):
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            time.sleep(0.005)
+
+    trainer = make_trainer(watch)
+    trainer.on("after_train_iter")(forever)
+    with pytest.raises(RunHung, match="HangWatch says where"):
+        trainer.fit(tiny_loader(), epochs=1)
+    assert trainer.clock.batches == 1
+
+
+def test_kill_ends_the_process_with_its_exit_code(tmp_path):
+    script = tmp_path / "hangs.py"
+    script.write_text(
+        "import time, torch\n"
+        "from cadenza import Trainer\n"
+        "from cadenza.callbacks.hang_watch import HangWatch\n"
+        "from cadenza.testing import tiny_classifier, tiny_loader\n"
+        "model = tiny_classifier()\n"
+        "watch = HangWatch('0.05 seconds', action='kill')\n"
+        "sgd = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "trainer = Trainer(model, sgd, lambda *_: time.sleep(100), callbacks=[watch], device='cpu')\n"
+        "trainer.fit(tiny_loader(), epochs=1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(SOURCE)}
+    )
+    assert done.returncode == 124
+    assert "in the training step after before_train_iter" in done.stderr
+    assert "time.sleep(100)" in done.stderr
+
+
+def test_nothing_is_played_inside_the_run():
+    assert list(HangWatch().plays()) == ["around_run"]
+
+
+def test_the_stacks_of_other_threads():
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait, name="the other")
+    thread.start()
+    try:
+        assert "Thread the other:" in stacks()
+        assert "MainThread" not in stacks()  # the thread that asks is left out
+    finally:
+        go.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"after": "3 steps"}, "a time such as"),
+        ({"after": "0 s"}, "more than 0"),
+        ({"action": "stop"}, '"report", "raise" or "kill"'),
+        ({"stream": sys.stderr, "file": "x"}, "not both"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        HangWatch(**arguments)
+
+
+def test_explain():
+    assert "after 600 seconds without movement reports to standard error" in make_trainer(HangWatch()).explain()
+
+
+def test_conformance():
+    check_callback(HangWatch.example())

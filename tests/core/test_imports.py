@@ -1,0 +1,289 @@
+"""Importing loads nothing optional and does nothing; imports of the core go one way; the public surface is frozen."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cadenza
+
+ROOT = Path(cadenza.__file__).parent
+ORDER = (
+    "points",
+    "clock",
+    "history",
+    "data",
+    "fields",
+    "requests",
+    "spans",
+    "execution",
+    "passes",
+    "quiet",
+    "run",
+    "callback",
+    "when",
+    "registration",
+    "plan",
+    "loop",
+    "explain",
+    "trainer",
+)
+"""The reading order: no module imports one that stands to its right, not even through others."""
+PUBLIC_BESIDE_THE_CORE = ("testing", "conformance")
+LEAVES = ("callbacks", "cli", "dialects", "experiment", "recipes", *PUBLIC_BESIDE_THE_CORE)
+
+
+def run_python(code: str) -> str:
+    """Runs ``code`` in a fresh interpreter that finds this very package."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT.parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+# What importing loads and does ----------------------------------------------------------------------------------------
+
+
+def test_importing_loads_torch_and_the_standard_library_only() -> None:
+    extra = run_python(
+        """
+import sys, torch
+before = set(sys.modules)
+import cadenza
+tops = {name.split(".")[0] for name in set(sys.modules) - before}
+print(sorted(tops - {"cadenza"} - set(sys.stdlib_module_names) - {name.split(".")[0] for name in before}))
+"""
+    )
+    assert extra == "[]"
+
+
+def test_importing_loads_no_callbacks_and_no_commands() -> None:
+    loaded = run_python("import sys, cadenza; print([name for name in sys.modules if name.startswith('cadenza.')])")
+    tops = {name.split(".")[1] for name in ast.literal_eval(loaded)}
+    assert not tops & {"cli", "dialects", "experiment", "recipes", *PUBLIC_BESIDE_THE_CORE}
+
+
+def test_importing_does_nothing() -> None:
+    unchanged = run_python(
+        """
+import logging, os, random, signal, sys, threading, warnings
+import torch
+
+def state():
+    return {
+        "signals": [signal.getsignal(number) for number in signal.valid_signals()],
+        "environment": dict(os.environ),
+        "logging": (logging.root.handlers[:], logging.root.level, logging.raiseExceptions, logging.getLoggerClass()),
+        "warnings": warnings.filters[:],
+        "threads": threading.enumerate(),
+        "hooks": (sys.excepthook, sys.displayhook, sys.meta_path[:], sys.path_hooks[:], sys.path[:]),
+        "random": (random.getstate(), torch.get_rng_state().tolist()),
+        "torch": (torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()),
+        "directory": os.getcwd(),
+    }
+
+before = state()
+import cadenza
+after = state()
+print([name for name in before if before[name] != after[name]])
+"""
+    )
+    assert unchanged == "[]"
+
+
+def test_the_loggers_are_silent_until_somebody_listens() -> None:
+    said = run_python(
+        """
+import logging, sys
+import cadenza
+log = logging.getLogger("cadenza")
+sys.stderr = sys.stdout
+log.warning("nobody hears this")
+print(log.level, [type(handler).__name__ for handler in log.handlers], log.propagate)
+"""
+    )
+    assert said == "0 ['NullHandler'] True"
+
+
+BLOCKED = """
+import importlib.metadata, re, sys
+
+def needed(name, found):
+    for line in importlib.metadata.requires(name) or []:
+        if "extra ==" not in line:
+            other = re.match(r"[A-Za-z0-9_.-]+", line)[0].lower().replace("_", "-")
+            if other not in found:
+                try:
+                    importlib.metadata.distribution(other)
+                except importlib.metadata.PackageNotFoundError:
+                    continue
+                found.add(other)
+                needed(other, found)
+    return found
+
+with_torch = needed("torch", {"torch"})
+owners = importlib.metadata.packages_distributions()
+blocked = {top for top, names in owners.items() if not {n.lower().replace("_", "-") for n in names} & with_torch}
+blocked -= {"cadenza"}
+
+class WithoutOthers:
+    # finds what the finder finds, as if nothing but torch were installed
+
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.split(".")[0] in blocked else self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path[:] = [WithoutOthers(finder) for finder in sys.meta_path]
+try:
+    import numpy
+except ModuleNotFoundError:
+    pass
+else:
+    raise SystemExit("the hook does not block")
+"""
+
+
+def test_training_needs_torch_alone() -> None:
+    """In an interpreter that finds nothing but torch, what torch itself requires, and Cadenza."""
+    said = run_python(
+        BLOCKED
+        + """
+import warnings
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+import torch
+import cadenza
+from cadenza.testing import Recorder, tiny_classifier, tiny_loader
+
+model = tiny_classifier()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+callbacks = [Recorder(), cadenza.Watch("val/loss"), cadenza.When(Recorder(), every="2 steps")]
+trainer = cadenza.Trainer(
+    model, optimizer, torch.nn.CrossEntropyLoss(), scheduler=schedule, callbacks=callbacks, device="cpu", seed=1
+)
+history = trainer.fit(tiny_loader(), tiny_loader(8), epochs=2, test_loaders=tiny_loader(8))
+trainer.validate(tiny_loader()), trainer.test(tiny_loader())
+print(len(history["val/loss"]), tuple(trainer.predict(tiny_loader()).shape), len(trainer.explain()) > 0)
+"""
+    )
+    assert said == "2 (24, 3) True"
+
+
+# Who imports whom ----------------------------------------------------------------------------------------------------
+
+
+class Imports(ast.NodeVisitor):
+    """The modules of Cadenza that a file imports when it runs, also inside functions."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+
+    def visit_If(self, node: ast.If) -> None:
+        only_for_types = "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in node.orelse if only_for_types else [*node.body, *node.orelse]:
+            self.visit(inner)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        assert node.level == 0, "imports are written in full"
+        if node.module == "cadenza":
+            self.found |= {alias.name for alias in node.names}
+        elif node.module and node.module.startswith("cadenza."):
+            self.found.add(node.module.split(".")[1])
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self.found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("cadenza.")}
+
+
+def imports_of(path: Path) -> set[str]:
+    visitor = Imports()
+    visitor.visit(ast.parse(path.read_text(encoding="utf-8")))
+    return visitor.found
+
+
+def graph() -> dict[str, set[str]]:
+    """For each module and package directly under ``cadenza``, what it imports."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts != ("__init__",):
+            found.setdefault(parts[0], set()).update(imports_of(path) - {parts[0]})
+    return found
+
+
+GRAPH = graph()
+
+
+def reached_from(module: str) -> set[str]:
+    seen: set[str] = set()
+    waiting = [module]
+    while waiting:
+        for other in GRAPH.get(waiting.pop(), set()) - seen:
+            seen.add(other)
+            waiting.append(other)
+    return seen
+
+
+def test_the_names_of_this_page_exist() -> None:
+    assert set(ORDER) <= GRAPH.keys()
+
+
+@pytest.mark.parametrize("module", ORDER)
+def test_imports_go_one_way(module: str) -> None:
+    later = set(ORDER[ORDER.index(module) + 1 :])
+    assert not reached_from(module) & later, f"{module} imports what stands to its right"
+
+
+@pytest.mark.parametrize("module", sorted(GRAPH))
+def test_nothing_imports_itself_through_others(module: str) -> None:
+    assert module not in reached_from(module)
+
+
+CORE = sorted({module for module in GRAPH if (ROOT / f"{module}.py").exists()} - set(LEAVES) | {"data", "execution"})
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_the_core_knows_no_callback_by_name(module: str) -> None:
+    assert not GRAPH[module] & set(LEAVES)
+
+
+# The surface ---------------------------------------------------------------------------------------------------------
+
+SURFACE = [
+    "POINTS",
+    "Best",
+    "Callback",
+    "CallbackError",
+    "Clock",
+    "Duration",
+    "History",
+    "MainCallback",
+    "Order",
+    "Run",
+    "Trainer",
+    "Watch",
+    "When",
+    "not_a_point",
+]
+
+
+def test_the_public_surface_is_frozen() -> None:
+    assert cadenza.__all__ == SURFACE
+    assert all(hasattr(cadenza, name) for name in SURFACE)
+
+
+def test_nothing_else_is_public() -> None:
+    names = run_python(
+        "import types, cadenza; print([name for name, value in vars(cadenza).items()"
+        " if not name.startswith('_') and not isinstance(value, types.ModuleType)])"
+    )
+    assert sorted(ast.literal_eval(names)) == sorted(SURFACE)

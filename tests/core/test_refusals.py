@@ -1,0 +1,254 @@
+"""What a run refuses: verbs where they mean nothing, two loops in one place, a loss set past those who play there."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import pytest
+
+from cadenza import Callback, Watch
+from cadenza.registration import CallbackError
+from cadenza.testing import Recorder
+
+from .scenarios import Act, batches, make_trainer
+
+VERBS = ("train_step", "eval_step", "forward", "backward", "step")
+
+# Loops --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", ["train", "validate", "test"])
+def test_the_same_stage_inside_itself(stage):
+    with make_trainer().run(epochs=1) as run:
+        for _ in run.epochs():
+            for _batch in getattr(run, stage)(batches(1)):
+                with pytest.raises(RuntimeError, match="already open"):
+                    next(iter(getattr(run, stage)(batches(1))))
+
+
+def test_training_outside_an_epoch_or_inside_a_validation():
+    with make_trainer().run(epochs=1) as run:
+        with pytest.raises(RuntimeError, match=r"run\.epochs"):
+            next(run.train(batches(1)))
+        for _ in run.epochs():
+            for _batch in run.validate(batches(1)):
+                with pytest.raises(RuntimeError, match=r"run\.epochs"):
+                    next(run.train(batches(1)))
+
+
+def test_epochs_inside_epochs():
+    with make_trainer().run(epochs=1) as run:
+        for _ in run.epochs():
+            with pytest.raises(RuntimeError, match="once at a time"):
+                run.epochs()
+
+
+def test_two_loops_over_epochs_side_by_side():
+    recorder = Recorder()
+    with make_trainer(recorder).run(epochs=2) as run:
+        first, second = run.epochs(), run.epochs()
+        next(first)
+        with pytest.raises(RuntimeError, match="once at a time"):
+            next(second)
+    assert recorder.trace.count("before_epoch") == 1
+
+
+def test_a_run_without_an_end():
+    with make_trainer().run() as run, pytest.raises(ValueError, match="how far"):
+        run.epochs()
+
+
+@pytest.mark.parametrize("open_", [lambda run: run.epochs(), lambda run: next(run.validate(batches(1)))])
+def test_another_thread(open_):
+    told = []
+
+    def play(run):
+        try:
+            open_(run)
+        except RuntimeError as error:
+            told.append(str(error))
+
+    with make_trainer().run(epochs=1) as run:
+        thread = threading.Thread(target=play, args=(run,))
+        thread.start()
+        thread.join()
+    assert len(told) == 1
+    assert "thread" in told[0]
+
+
+def test_an_iterator_whose_pass_has_ended_yields_nothing_more():
+    recorder = Recorder()
+    with make_trainer(recorder).run(epochs=2) as run:
+        kept = None
+        for _ in run.epochs():
+            if kept is None:
+                kept = run.train(batches(3))
+                next(kept)
+            else:
+                before = list(recorder.trace)
+                with pytest.raises((StopIteration, RuntimeError)):
+                    next(kept)
+                assert recorder.trace == before
+    assert recorder.trace.count("before_epoch") == recorder.trace.count("after_epoch") == 2
+
+
+def test_an_iterator_that_outlives_its_run():
+    recorder = Recorder()
+    with make_trainer(recorder).run(epochs=1) as run:
+        for _ in run.epochs():
+            kept = run.train(batches(3))
+            next(kept)
+            break
+    before = list(recorder.trace)
+    with pytest.raises((StopIteration, RuntimeError)):
+        next(kept)
+    assert recorder.trace == before
+
+
+# Verbs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_verbs_without_a_batch(verb):
+    with make_trainer().run(epochs=2) as run:
+        with pytest.raises(RuntimeError, match="needs a batch"):
+            getattr(run, verb)()
+        for _ in run.epochs():
+            with pytest.raises(RuntimeError, match="needs a batch"):
+                getattr(run, verb)()
+            list(run.train(batches(1)))
+            with pytest.raises(RuntimeError, match="needs a batch"):
+                getattr(run, verb)()
+            break
+        with pytest.raises(RuntimeError, match="needs a batch"):
+            getattr(run, verb)()
+
+
+@pytest.mark.parametrize("verb", ["train_step", "backward", "step"])
+def test_training_verbs_in_an_evaluation(verb):
+    with make_trainer().run(epochs=1) as run:
+        for _batch in run.validate(batches(1)):
+            with pytest.raises(RuntimeError, match="for training"):
+                getattr(run, verb)()
+
+
+def test_an_evaluation_step_in_training():
+    with make_trainer().run(epochs=1) as run:
+        for _ in run.epochs():
+            for _batch in run.train(batches(1)):
+                with pytest.raises(RuntimeError, match="train_step"):
+                    run.eval_step()
+
+
+def test_verbs_after_the_end_of_a_run():
+    with make_trainer().run(epochs=1) as run:
+        pass
+    for open_ in (run.epochs, lambda: next(run.train(batches(1))), lambda: next(run.validate(batches(1)))):
+        with pytest.raises(RuntimeError, match="with trainer"):
+            open_()
+    for verb in VERBS:
+        with pytest.raises(RuntimeError, match="needs a batch"):
+            getattr(run, verb)()
+
+
+# A loss set by hand -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["before_forward", "around_forward", "after_forward", "before_loss", "after_loss"])
+def test_a_loss_by_hand_while_somebody_plays_forward_or_loss(point):
+    with make_trainer(Act(point, lambda run: None)).run(epochs=1) as run:
+        for _ in run.epochs():
+            for _batch in run.train(batches(1)):
+                run.loss = run.criterion(run.model(run.inputs), run.targets)
+                with pytest.raises(RuntimeError, match=r"Act .*run\.forward\(compute\)"):
+                    run.backward()
+                assert run.forward()
+                assert run.backward()
+
+
+def test_a_loss_by_hand_while_somebody_plays_loss_in_validation():
+    told = []
+    try:
+        with make_trainer(Act("after_loss", lambda run: told.append("played"))).run(epochs=1) as run:
+            for _batch in run.validate(batches(1)):
+                run.loss = run.criterion(run.model(run.inputs), run.targets)
+    except RuntimeError as error:
+        told.append("refused" if "Act" in str(error) else str(error))
+    assert told == ["refused"]
+
+
+def test_a_loss_by_hand_with_its_own_backward_while_somebody_plays_loss():
+    told = []
+    try:
+        with make_trainer(Act("after_loss", lambda run: told.append("played"))).run(epochs=1) as run:
+            for _ in run.epochs():
+                for _batch in run.train(batches(1)):
+                    run.loss = run.criterion(run.model(run.inputs), run.targets)
+                    run.loss.backward()
+                    run.step()
+    except RuntimeError as error:
+        told.append("refused" if "Act" in str(error) else str(error))
+    assert told == ["refused"]
+
+
+# Runs ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_used_once():
+    trainer = make_trainer()
+    with trainer.run(epochs=1) as run, pytest.raises(RuntimeError, match="used once"):
+        run.__enter__()
+    with pytest.raises(RuntimeError, match="used once"), run:
+        pass
+    trainer.fit(batches(1), epochs=1)
+    assert trainer.clock.epochs == 1
+
+
+def test_a_trainer_runs_once_at_a_time():
+    trainer = make_trainer()
+    with trainer.run(epochs=1) as run:
+        with pytest.raises(RuntimeError, match="already running"):
+            trainer.validate(batches(1))
+        assert len(list(run.epochs())) == 1
+    trainer.validate(batches(1))
+
+
+class Monitors(Callback):
+    def __init__(self, monitor: str) -> None:
+        self.monitor = monitor
+
+    def after_best(self, run):
+        pass
+
+
+def test_a_trainer_whose_run_was_refused_runs_when_that_is_mended():
+    trainer = make_trainer(Monitors("val/loss"), Monitors("train/loss"))
+    with pytest.raises(CallbackError, match="Watch"):
+        trainer.fit(batches(1), batches(1), epochs=1)
+    trainer.add(Watch("val/loss"))
+    trainer.fit(batches(1), batches(1), epochs=1)
+    assert trainer.clock.epochs == 1
+
+
+def test_a_callback_in_two_runs_at_once():
+    shared = Recorder()
+    with make_trainer(shared).run(epochs=1):
+        other = make_trainer(shared)
+        with pytest.raises(CallbackError, match="another run"):
+            other.fit(batches(1), epochs=1)
+    other.fit(batches(1), epochs=1)
+    assert other.clock.epochs == 1
+
+
+def test_a_dataclass_is_a_callback_like_any_other():
+    @dataclasses.dataclass
+    class Counts(Callback):
+        steps: int = 0
+
+        def after_step(self, run):
+            self.steps += 1
+
+    one, other = Counts(), Counts()
+    make_trainer(one, other).fit(batches(2), epochs=1)
+    assert (one.steps, other.steps) == (2, 2)
