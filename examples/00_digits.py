@@ -16,15 +16,18 @@ from cadenza.callbacks import Progress
 class Accuracy(Callback):
     """A callback plays at the points of a training that its methods are named after; `cadenza points` lists them."""
 
+    stages = {"val"}  # points that all stages share, such as after_forward, only in validation
+
     def before_val_epoch(self, run):
         self.correct = self.seen = 0
 
-    def after_val_iter(self, run):
+    def after_forward(self, run):
         self.correct += (run.output.argmax(dim=1) == run.targets).sum()
         self.seen += len(run.targets)
 
     def after_val_epoch(self, run):
-        run.log("val/accuracy", self.correct / self.seen)
+        if self.seen:
+            run.log("val/accuracy", self.correct / self.seen)
 
 
 parser = argparse.ArgumentParser(description=__doc__)

@@ -57,7 +57,7 @@ def parts():
     torch.manual_seed(0)
     model = Rivals()
     optimizers = [
-        torch.optim.Adam(part.parameters(), lr=0.002, betas=(0.5, 0.9)) for part in (model.critic, model.maker)
+        torch.optim.Adam(part.parameters(), lr=0.003, betas=(0.0, 0.9)) for part in (model.critic, model.maker)
     ]
     return model, optimizers, DataLoader(points(), batch_size=64, shuffle=True)
 

@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 import torch
 
+from cadenza import Trainer
+from cadenza.points import FOREIGN, POINTS
+from cadenza.testing import tiny_classifier
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 ANYTHING = "…"
@@ -155,14 +159,39 @@ def test_every_page_can_be_reached_from_the_index() -> None:
         found = {(page.parent / link).resolve() for link in links if link.endswith(".md") and "://" not in link}
         waiting.extend(found - reached - set(waiting))
     assert not {name_of(page) for page in PAGES if page.is_relative_to(ROOT / "docs")} - {name_of(p) for p in reached}
-    
 
-@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "decisions").glob("*.md"))], ids=name_of)
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "decisions").glob("*.md"))], ids=name_of
+)
 def test_files_that_are_named_exist(page: Path) -> None:
     """A file is named by its path from the root, from ``src/cadenza`` or from the page itself."""
     roots = (ROOT, ROOT / "src" / "cadenza", page.parent)
     for file in FILE.findall(blocks_and_prose(page)[1]):
         assert any((root / file).exists() for root in roots), f"{name_of(page)} names {file}, which is not there"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_points_that_are_named_are_points(page: Path) -> None:
+    known = POINTS.keys() | FOREIGN.keys() | {f"{kind}_x" for kind in ("before", "around", "after", "on")}
+    named = set(re.findall(r"`((?:before|around|after|on)_\w+)`", blocks_and_prose(page)[1]))
+    assert not named - known
+
+
+def test_everything_public_on_a_run_is_explained() -> None:
+    model = tiny_classifier()
+    run = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), device="cpu").run(epochs=1)
+    generated = ROOT / "docs" / "points.md"
+    said = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page != generated)
+    names = [name for name in dir(run) if not name.startswith("_")]
+    assert not [name for name in names if not re.search(rf"`{name}`|`run\.{name}\b", said)]
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").rglob("*.svg")), ids=name_of)
+def test_points_in_pictures_are_points(picture: Path) -> None:
+    named = set(re.findall(r"(?:before|around|after|on)_\w\w+", picture.read_text(encoding="utf-8")))
+    assert named
+    assert named <= POINTS.keys()
 
 
 def test_the_walk_through_the_code_is_as_short_as_it_says() -> None:

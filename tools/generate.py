@@ -15,7 +15,8 @@ from cadenza.points import POINTS, Kind, Point
 
 ROOT = Path(__file__).resolve().parent.parent
 
-HEAD = '''"""A typed method for every point, so that editors complete them. Made from ``points.py`` by ``make generate``."""
+HEAD = '''\
+"""A typed method for every point, so that editors complete them. Made from ``points.py`` by ``make generate``."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def stubs() -> str:
     """The source of ``src/cadenza/stubs.py``."""
     points = [point for point in POINTS.values() if point.kind is not Kind.BEHAVIOUR]
     body = "\n".join(_method(point) for point in points)
-    return f'{HEAD}\n\nclass Stubs:\n    """Every place at which a callback may play. None of them does anything by itself."""\n\n{body}'
+    says = "Every place at which a callback may play. None of them does anything by itself."
+    return f'{HEAD}\n\nclass Stubs:\n    """{says}"""\n\n{body}'
 
 
 SHOWN = re.compile(r"<!-- from (\S+) -->\n```python\n.*?```\n", re.DOTALL)

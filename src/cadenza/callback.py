@@ -210,9 +210,14 @@ class MainCallback(Callback):
                 scheduler.step(run.metrics[name])
 
 
+def clears_plainly(optimizer: Optimizer) -> bool:
+    """Whether ``zero_grad`` is torch's own, so that letting go of the gradients is all that it does."""
+    return type(optimizer).zero_grad is Optimizer.zero_grad and "zero_grad" not in vars(optimizer)
+
+
 def zero_grad(optimizer: Optimizer) -> None:
     """Clears gradients by letting go of them: what ``optimizer.zero_grad()`` does, without its profiler hooks."""
-    if type(optimizer).zero_grad is not Optimizer.zero_grad:
+    if not clears_plainly(optimizer):
         optimizer.zero_grad()
         return
     for group in optimizer.param_groups:
@@ -252,9 +257,16 @@ class FunctionCallback(Callback):
         self.function = function
         qualified = getattr(function, "__qualname__", type(function).__name__)
         self.name = f"{getattr(function, '__module__', '')}.{qualified}"
-        code = getattr(function, "__code__", None)
-        same = f":{code.co_firstlineno}" if code is not None and "<lambda>" in qualified else ""
-        self.key = (point, self.name + (same if code is not None else f" {id(function)}"))
+        self.code = getattr(function, "__code__", None)
+        line = f":{self.code.co_firstlineno}" if self.code is not None and "<lambda>" in qualified else ""
+        self.key = (point, self.name + line)
+
+    def replaces(self, other: Callback) -> bool:
+        """Whether this is ``other`` defined anew, as when a notebook cell is run again: the same point and name.
+        Lambdas of the same code are not: a loop made them, and each is meant to play."""
+        if not isinstance(other, FunctionCallback) or self.code is None or self.key != other.key:
+            return False
+        return "<lambda>" not in self.name or self.function is other.function or self.code is not other.code
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         return {self.point: self.function}

@@ -131,6 +131,8 @@ def _mishaps() -> Iterator[tuple[str, Callable[[Run], None], str]]:
         if request.scope == "iter":
             for place in ("before_train_iter", request.last if request.last in order else "before_forward"):
                 yield place, _asking(request.name), request.name
+    for stage in ("val", "test"):
+        yield f"before_{stage}_iter", _asking("skip_batch"), "skip_batch"
     yield "before_train_iter", _asking("end_epoch"), "end_epoch"
     yield "after_train_epoch", _asking("skip_validation"), "skip_validation"
     for name, point in POINTS.items():

@@ -46,11 +46,13 @@ def may_open(run: Run, what: str) -> None:
 
 
 def next_epoch(run: Run) -> bool:
-    """Whether another epoch follows; ``run.epoch`` is its number."""
-    run.epoch = run.clock.epochs
+    """Whether another epoch follows; if so, ``run.epoch`` is its number."""
     if run._asked & STOP or run.clock.steps >= run._last_step:
         return False
-    return run.num_epochs is None or run.clock.epochs < run.num_epochs
+    if run.num_epochs is not None and run.clock.epochs >= run.num_epochs:
+        return False
+    run.epoch = run.clock.epochs
+    return True
 
 
 def between_iterations(run: Run, this: Pass) -> bool:
@@ -69,8 +71,11 @@ def between_iterations(run: Run, this: Pass) -> bool:
 
 
 def between_epochs(run: Run) -> None:
+    """Does what was asked, and closes callbacks that were removed; what they held around the epoch is left by now."""
     asked = run._asked
     run._asked = asked & ~SKIP_VALIDATION
+    while run._removed:
+        run._removed.pop(0).close()
     if asked & REPLAN:
         replan(run)
     if asked & SAVE:
@@ -96,11 +101,9 @@ def replan(run: Run) -> None:
             frame.score = run._plan.stages[frame.stage]
     if isinstance(run._pass, Pass):
         run._verbs = run._pass.score.verbs
-    for callback in old.callbacks:
-        if callback not in run._plan.callbacks:
-            callback.close()
-    for callback in run._plan.callbacks:
-        if callback not in old.callbacks:
+    run._removed += [callback for callback in old.callbacks if not any(callback is one for one in new.callbacks)]
+    for callback in new.callbacks:
+        if not any(callback is one for one in old.callbacks):
             fire(run, POINTS["after_register"], run._plan.own(callback, "after_register"))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from cadenza import decisions, passes
@@ -12,7 +10,7 @@ from cadenza.history import unknown_metric
 from cadenza.points import POINTS
 from cadenza.requests import SAVE
 from cadenza.rng import seed_everything
-from cadenza.spans import enter, fire, leave, note
+from cadenza.spans import enter, fire, leave, note, note_further
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -56,6 +54,7 @@ def finish(run: Run) -> None:
     if run.mode != "fit":
         run._write_row("epoch")
     fire(run, POINTS["after_run"], run._plan.after_run)
+    run._write_row("epoch")
     if run._asked & SAVE:
         decisions.serve_save(run)
     warn_of_unseen_watch(run)
@@ -73,28 +72,22 @@ def fail(run: Run, error: BaseException) -> None:
     if run.error is not None:
         return
     run.error = error
-    note(run, error, f"the run after {run._at.name}" if run._at else "the run")
+    note(run, error, f"the loop after {run._at.name}" if run._at else "the run")
+    if run._owed not in (None, error):
+        note_further(error, run._owed, "an around that was left by break")
     for frame in reversed(run._open):
-        note_further(error, partial(frame.leave, run, error))
-    note_further(error, partial(leave, run, POINTS["around_run"], run._exits, error))
-    for player in run._plan.after_error:
-        note_further(error, partial(fire, run, POINTS["after_error"], (player,)))
-    for frame in run._open:
+        frame.leave(run, error)
         frame.closed = True
+    leave(run, POINTS["around_run"], run._exits, error)
+    for player in run._plan.after_error:
+        try:
+            fire(run, POINTS["after_error"], (player,))
+        except BaseException as further:
+            note_further(error, further, f"{run._plan.label('after_error', player)} at after_error")
     run._open.clear()
     run._forget()
     run.stage, run._pass = None, run._outside
     close(run, error)
-
-
-def note_further(error: BaseException, act: Callable[[], None]) -> None:
-    """Does ``act``; what it raises becomes one more note on the error that ends the run."""
-    try:
-        act()
-    except BaseException as further:
-        if further is not error:
-            notes = "; ".join(getattr(further, "__notes__", []))
-            error.add_note(f"cadenza: then {type(further).__name__}: {further}{f' ({notes})' if notes else ''}")
 
 
 def close(run: Run, error: BaseException | None) -> None:
@@ -103,7 +96,7 @@ def close(run: Run, error: BaseException | None) -> None:
     if run.mode == "fit":
         run.clock.pause()
     first: BaseException | None = None
-    for callback in run._plan.callbacks:
+    for callback in (*run._plan.callbacks, *run._removed):
         try:
             callback.close()
         except BaseException as late:
@@ -111,7 +104,7 @@ def close(run: Run, error: BaseException | None) -> None:
                 late.add_note(f"cadenza: raised in {callback.name}.close")
                 first = first or late
             else:
-                error.add_note(f"cadenza: then {type(late).__name__} in {callback.name}.close: {late}")
+                note_further(error, late, f"{callback.name}.close")
     run._plan.release(run)
     run._set_fields()
     run._last_loss = run._last_output = None

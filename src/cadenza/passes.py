@@ -17,7 +17,7 @@ from cadenza import decisions
 from cadenza.frames import Epoch, Frame, Pass, take_back
 from cadenza.iteration import begin_iteration, end_iteration, end_of_loader, fetch_with_others, release, take
 from cadenza.points import POINTS
-from cadenza.requests import END_EPOCH, OF_ITERATION, OF_PASS, SKIP_BATCH, SKIP_VALIDATION, STOP
+from cadenza.requests import END_EPOCH, OF_ITERATION, OF_PASS, REPLAN, SKIP_BATCH, SKIP_VALIDATION, STOP
 from cadenza.spans import blame_loader, enter, fire, leave
 from cadenza.verbs import NO_VERBS, each_verb
 
@@ -60,8 +60,7 @@ def abandon(run: Run, frame: Frame) -> None:
         try:
             above.leave(run, run._failing)
         except BaseException as error:
-            if error is not run._failing:
-                run._owed = run._owed or error  # raised here it would be lost: the next verb raises it
+            run._owed = run._owed or error  # raised here it would be lost: the next verb raises it
 
 
 def left_by_break(caller: FrameType | None) -> bool:
@@ -160,6 +159,8 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
     """One pass of ``stage`` over ``loader``: yields each batch, and ends its iteration when the next is asked for."""
     settle(run)
     decisions.may_open(run, stage)
+    if run._asked & REPLAN:
+        decisions.replan(run)
     if run._asked & STOP or (stage == "val" and run._asked & SKIP_VALIDATION):
         return
     this = Pass(run, stage, name)
@@ -239,6 +240,7 @@ def end_pass(run: Run, this: Pass) -> None:
     this.restore_flags()
     if this.stage == "train" and (this.complete or run._asked & END_EPOCH):
         run._epoch.trained = True
+    run._last_loss = run._last_output = None
     mean = this.mean.value()
     if mean is not None and (this.complete or this.stage == "train" or not run._asked & STOP):
         run.log(this.prefix + "loss", mean)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
 from cadenza.callback import Callback, MainCallback, Watch, as_around, infer_mode, overrides
 from cadenza.execution import eager
 from cadenza.execution.backward import notice_own_steps
@@ -177,6 +179,9 @@ class Plan:
 
     def check(self, run: Run) -> None:
         """Refuses what cannot work together with these optimizers, once before_run has set everything up."""
+        follows = any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in run.schedulers)
+        if follows and self.main.lr_every == "iter" and self.is_default("on_lr_adjust"):
+            raise CallbackError('ReduceLROnPlateau follows a metric of epochs; it cannot go with lr_every = "iter"')
         closures = [type(optimizer).__name__ for optimizer in run.optimizers if needs_closure(optimizer)]
         if run.mode != "fit" or not closures:
             return
@@ -184,10 +189,11 @@ class Plan:
             raise CallbackError(
                 f"{closures[0]} evaluates the loss several times a step, which fp16 scaling does not allow"
             )
-        for callback in self.callbacks:
-            if "gradients" in callback.owns:
+        for callback in self.callbacks_at("before_step"):
+            if not callback.passive:
                 raise CallbackError(
-                    f"{callback.name} changes gradients before the step, but {closures[0]} computes new ones inside it"
+                    f"{callback.name} plays before_step, but {closures[0]} computes new gradients inside the step, "
+                    "which it would not see; if it only looks at the first ones, declare passive = True"
                 )
 
 

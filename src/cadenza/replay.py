@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,8 @@ def replay(trainer: Trainer, file: str | os.PathLike[str]) -> ReplayResult:
     and save are left out. Afterwards model, optimizers, schedulers, callbacks, clock and random numbers are as they
     were just before that batch was trained on, so that one can look at it; the history is left alone.
     """
+    if trainer._running is not None and trainer._running.is_open:
+        raise RuntimeError("this trainer is running; replay when its run has ended")
     tape = read_tape(file)
     detective = _Detective(tape)
     _play(trainer, tape, detective)
@@ -98,8 +101,6 @@ class _Batches:
 
 
 def _play(trainer: Trainer, tape: dict[str, Any], conductor: _Conductor) -> None:
-    if trainer._running is not None and trainer._running.is_open:
-        raise RuntimeError("this trainer is running; replay when its run has ended")
     moment = tape["moment"]
     training = dataclasses.replace(
         trainer._training, clock=Clock(), history=History(), best=None, store={}, launched=True, experiment=None
@@ -112,7 +113,7 @@ def _play(trainer: Trainer, tape: dict[str, Any], conductor: _Conductor) -> None
     run.epoch = run.clock.epochs
     run.train_loader = _Batches(tape)
     try:
-        with conductor.listening(run), run:
+        with torch.enable_grad(), conductor.listening(run), run:
             for _ in run.epochs():
                 for _ in run.train():
                     run.train_step()
@@ -133,8 +134,8 @@ class _Conductor(Callback):
         self.tape, self.stop_at = tape, stop_at
         self.index = -1
 
-    def listening(self, run: Run) -> Any:
-        return torch.enable_grad()
+    def listening(self, run: Run) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def after_fetch(self, run: Run) -> None:
         if run._batch is GONE:
@@ -160,7 +161,7 @@ class _Detective(_Conductor):
         self.exact = True
         self._loss = self._gradients = False
 
-    def listening(self, run: Run) -> Any:
+    def listening(self, run: Run) -> AbstractContextManager[None]:
         self.search = Search(run.module)
         return self.search.hooked()
 

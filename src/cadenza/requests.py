@@ -97,6 +97,8 @@ class Requests(Fields):
         self._asked |= BIT[request]
 
     def _too_late(self, request: str, *, again: bool) -> str:
+        if self.mode != "fit" and request in ("save", "skip_validation"):
+            return f"run.{request}() is for fit; this run is in mode {self.mode!r}"
         told = REQUESTS[request]
         here = f"{self._at.name if self._at else 'the start'} ({self.stage or 'between stages'}, {self.mode})"
         if again:

@@ -98,6 +98,7 @@ class Run(Rows):
         self._blamed: BaseException | None = None
         self._failing: BaseException | None = None
         self._owed: BaseException | None = None
+        self._removed: list[Callback] = []
         self._last_step: float = float("inf")
         self._on_cpu = self.device.type == "cpu"
         self._thread = threading.get_ident()
@@ -279,6 +280,11 @@ class Run(Rows):
         except BaseException as late:
             lifecycle.fail(self, late)
             raise
+
+    def _ask(self, request: str) -> None:
+        if self._open and self._open[-1].abandoned:
+            passes.settle(self)  # what is asked after a break is for the loop around it
+        super()._ask(request)
 
     def _can_save(self) -> bool:
         return self._plan.saver is not None

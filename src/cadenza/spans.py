@@ -6,11 +6,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cadenza.points import Kind, Point
+from cadenza.points import POINTS, SPAN, Kind, Point
 
 if TYPE_CHECKING:
     from cadenza.frames import Pass
     from cadenza.run import Run
+
+_AFTER = {f"around_{span}": POINTS[f"after_{span}"] for span in SPAN}
 
 Player: TypeAlias = "Callable[[Run], Any]"
 Players: TypeAlias = tuple[Player, ...]
@@ -46,20 +48,33 @@ def enter(run: Run, point: Point, players: Players, exits: Exits) -> None:
 
 
 def leave(run: Run, point: Point, exits: Exits, error: BaseException | None) -> None:
-    """Leaves everything in ``exits``, last entered first. None of them can swallow ``error``; all are left."""
+    """Leaves everything in ``exits``, last entered first. None of them can swallow ``error``; all are left.
+
+    What one of them raises is raised when all are left, unless ``error`` ends the run already: then it is a note on it.
+    """
     raised: BaseException | None = None
+    ended = _AFTER[point.name]  # what can still be asked while leaving is what can be asked afterwards
     while exits:
         held, player = exits.pop()
-        run._at = point
-        seen = raised or error
+        run._at = ended
+        seen = error or raised
         try:
             held.__exit__(type(seen) if seen else None, seen, seen.__traceback__ if seen else None)
         except BaseException as new:
-            if new is not seen:
+            if new is seen:
+                continue
+            if error is not None:
+                note_further(error, new, f"{run._plan.label(point.name, player)} at {point.name}")
+            else:
                 blame(run, new, point, player)
                 raised = new
     if raised is not None:
         raise raised
+
+
+def note_further(error: BaseException, further: BaseException, where: str) -> None:
+    """What is raised while ``error`` ends the run becomes one more note on it."""
+    error.add_note(f"cadenza: then {type(further).__name__} in {where}: {further}")
 
 
 def hold(run: Run, point: Point, players: Players, act: Callable[[Run], object]) -> object:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -97,6 +98,7 @@ def capture(run: Run) -> dict[str, Any]:
         "gradients": to_host({name: p.grad for name, p in module.named_parameters() if p.grad is not None}),
         "optimizers": [to_host(optimizer.state_dict(), "an optimizer") for optimizer in run.optimizers],
         "schedulers": [to_host(scheduler.state_dict(), "a scheduler") for scheduler in run.schedulers],
+        # The state of a scaler cannot be had without waiting for the device.
         "scaler": None if run.scaler is None else to_host(run.scaler.state_dict(), "the scaler"),
         "callbacks": {c.name: to_host(c.state_dict(), c.name) for c in run.callbacks if plays_again(c)},
         "clock": run.clock.state_dict(),
@@ -203,6 +205,18 @@ class Tape:
         partial = path.with_name(f"{path.name}.partial")
         torch.save({"format": FORMAT, "hit": hit, "moment": self.moment, "batches": batches}, partial)
         os.replace(partial, path)
+
+
+def folder_for(run: Run, chosen: Path | None) -> Path:
+    """Where the files of a run go: the chosen folder, else ``nan`` in that of its experiment, else a temporary one."""
+    experiment = getattr(run.experiment, "folder", run.experiment)
+    if chosen is not None:
+        folder = chosen
+    elif isinstance(experiment, str | os.PathLike):
+        folder = Path(experiment) / "nan"
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="cadenza-")) / "nan"
+    return folder / f"rank{run.rank}" if run.world_size > 1 else folder
 
 
 def read_tape(file: str | os.PathLike[str]) -> dict[str, Any]:

@@ -106,7 +106,7 @@ class Trainer:
         def register(function: Callable[[Run], Any]) -> Callable[[Run], Any]:
             check_signature(f"the function {getattr(function, '__qualname__', function)}", point, function)
             added = FunctionCallback(point, function)
-            old = [known for known in self._callbacks if isinstance(known, FunctionCallback) and known.key == added.key]
+            old = [known for known in self._callbacks if added.replaces(known)]
             for known in old:
                 log.info("%s at %s replaces the function of the same name", added.name, point)
                 self._callbacks.remove(known)
@@ -184,6 +184,10 @@ class Trainer:
             raise ValueError("training needs an optimizer: Trainer(model, optimizer, ...)")
         if not any(parameter.requires_grad for parameter in self._training.module.parameters()):
             raise ValueError("the model has no parameter that could be trained")
+        own = {id(parameter) for parameter in self._training.module.parameters()}
+        groups = [group for optimizer in self._training.optimizers for group in optimizer.param_groups]
+        if not any(id(parameter) in own for group in groups for parameter in group["params"]):
+            raise ValueError("the optimizer holds no parameter of this model; make it from model.parameters()")
         return self._run("fit", epochs=epochs, steps=steps)
 
     def _run(self, mode: str, **limits: Any) -> Run:

@@ -192,7 +192,7 @@ def test_what_cannot_work_together_is_refused():
     with pytest.raises(CallbackError, match="both own 'accumulation'"):
         made(Accumulate(2), Accumulate(3))
     model = tiny_classifier()
-    with pytest.raises(RuntimeError, match="LBFGS"):
+    with pytest.raises((CallbackError, RuntimeError), match=r"LBFGS"):
         made(Accumulate(2), model=model, optimizer=torch.optim.LBFGS(model.parameters())).fit(ragged(), epochs=1)
 
     class Own(MainCallback):

@@ -198,7 +198,7 @@ def test_bad_arguments_are_refused(arguments, says):
 def test_two_clips_and_a_step_of_ones_own_are_refused():
     with pytest.raises(CallbackError, match="both own 'gradients'"):
         trained(GradientClip(1.0), GradientClip(value=1.0))
-    with pytest.raises(CallbackError, match="GradientClip changes gradients"):
+    with pytest.raises(CallbackError, match=r"GradientClip .*LBFGS"):
         trained(GradientClip(1.0), optimizer=lambda p: torch.optim.LBFGS(p, max_iter=2))
 
     class Own(MainCallback):

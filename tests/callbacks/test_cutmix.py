@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,14 +15,6 @@ from cadenza.callbacks.draws import Draws
 from cadenza.testing import check_callback
 
 SEED = 5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def images(batches: int = 3, size: int = 4, *shape: int) -> list[tuple[Tensor, Tensor]]:

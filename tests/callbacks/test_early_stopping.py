@@ -113,11 +113,11 @@ def test_only_newly_measured_values_are_checks():
 
 
 def test_validation_in_mid_epoch_is_checked_when_it_ends():
-    """Six batches an epoch, validated after each second step: values at steps 2, 4, 6 of one epoch."""
+    """Eight batches an epoch, validated after each second step: values at steps 2, 4 and 6 of one epoch."""
     stopping = EarlyStopping("val/score", patience=2, mode="min")
     trainer = make_trainer(Teller([5.0, 6.0, 7.0, 8.0]), stopping, told := Told())
-    trainer.fit(tiny_loader(48), tiny_loader(), epochs=3, validate_every="2 steps")
-    assert (trainer.clock.steps, trainer.clock.epochs) == (6, 0)  # stopped inside the body of the last batch
+    trainer.fit(tiny_loader(64), tiny_loader(), epochs=3, validate_every="2 steps")
+    assert (trainer.clock.steps, trainer.clock.epochs) == (6, 0)
     assert "step 6" not in told.reason  # that is where it stopped; the best was at step 2
     assert "step 2" in told.reason
     assert stopping.bad == 2  # not counted once more at the end of the epoch

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,14 +16,6 @@ from cadenza.callbacks.mixup import MixUp, mixup
 from cadenza.testing import check_callback, tiny_classifier, tiny_loader
 
 SEED, ALPHA = 5, 0.4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Hold(cadenza.Callback):
@@ -169,67 +159,6 @@ def test_a_batch_that_is_played_again_is_mixed_in_the_same_way() -> None:
     trainer.fit(tiny_loader(20), epochs=1)
     assert all(torch.equal(first, again) for first, again in losses)
     assert len(losses) == 3
-
-
-# Random numbers -----------------------------------------------------------------------------------------------------
-
-
-def test_with_a_seed_nothing_is_drawn_from_the_global_generator_and_without_one_number() -> None:
-    batches = list(tiny_loader(20))
-    for callback, drawn in ((MixUp(seed=1), False), (MixUp(), True)):
-        torch.manual_seed(3)
-        made(callback).fit(batches, epochs=2)
-        after = torch.get_rng_state()
-        torch.manual_seed(3)
-        if drawn:
-            torch.randint(2**62, ())
-        assert torch.equal(after, torch.get_rng_state())
-
-
-def test_the_global_seed_decides_when_none_is_given() -> None:
-    models = []
-    for seed in (7, 7, 8):
-        torch.manual_seed(seed)
-        trainer = made(MixUp())
-        trainer.fit(tiny_loader(20), epochs=1)
-        models.append(trainer.model)
-    assert_equal(models[0], models[1])
-    assert not torch.equal(models[0][0].weight, models[2][0].weight)
-
-
-@pytest.mark.parametrize("make", [lambda: MixUp(probability=0.7), lambda: CutMix(soft=3)], ids=["mixup", "cutmix"])
-def test_a_restored_training_goes_on_bit_equal(make: Any) -> None:
-    torch.manual_seed(0)
-    first = made(make())
-    first.fit(tiny_loader(20), epochs=1)
-    second = made(make())
-    second.model.load_state_dict(first.model.state_dict())
-    optimizers = [trainer._training.optimizers[0] for trainer in (first, second)]
-    optimizers[1].load_state_dict(copy.deepcopy(optimizers[0].state_dict()))
-    second.callbacks[0].load_state_dict(first.callbacks[0].state_dict())
-    for trainer in (first, second):
-        trainer.fit(tiny_loader(20), epochs=2)
-    assert_equal(first.model, second.model)
-
-
-def test_a_second_fit_goes_on() -> None:
-    once, twice = made(MixUp(seed=SEED)), made(MixUp(seed=SEED))
-    once.fit(tiny_loader(20), epochs=3)
-    for epochs in (1, 2):
-        twice.fit(tiny_loader(20), epochs=epochs)
-    assert_equal(once.model, twice.model)
-
-
-def test_the_batch_path_reads_no_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> Any:
-        raise AssertionError("a tensor was read on the host")
-
-    batches, trainer = list(tiny_loader(20)), made(MixUp(seed=1))
-    with monkeypatch.context() as patch:
-        for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__"):
-            patch.setattr(Tensor, name, refuse)
-        trainer.fit(batches, epochs=2)
-    assert trainer.clock.steps == 6
 
 
 # Refusals -----------------------------------------------------------------------------------------------------------

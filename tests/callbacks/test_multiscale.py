@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import warnings
 from typing import Any
 
 import pytest
@@ -15,14 +15,6 @@ import cadenza
 from cadenza.callbacks.draws import Draws
 from cadenza.callbacks.multiscale import Multiscale, rescale_images, rescale_masks
 from cadenza.testing import check_callback
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def images(batches: int = 4, side: int = 8) -> list[tuple[Tensor, Tensor]]:
@@ -151,6 +143,28 @@ def test_a_training_that_is_restored_within_an_interval_keeps_its_size() -> None
     assert len(set(seen[0])) > 2
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_nothing_waits_for_the_gpu() -> None:
+    batches = [(inputs.cuda(), targets.cuda()) for inputs, targets in images()]
+    model = network().cuda()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    callback = Multiscale((0.5, 1.5), every="1 batch", seed=3)
+    trainer = cadenza.Trainer(model, sgd, nn.CrossEntropyLoss(), callbacks=[callback], device="cuda")
+    trainer.fit(batches, epochs=2)
+    with warnings.catch_warnings():  # the mode says of itself that it is a prototype
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            with trainer.run(epochs=2) as run:
+                for _ in run.epochs():
+                    for _ in run.train(batches):
+                        run.train_step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert trainer.clock.steps == 16
 
 
 @pytest.mark.parametrize(

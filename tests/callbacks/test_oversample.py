@@ -13,30 +13,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
-    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
     SequentialSampler,
-    Subset,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
 )
 
 import cadenza
-from cadenza.callbacks.oversample import Oversample, balanced, class_indices
+from cadenza.callbacks.oversample import Oversample, balanced
 from cadenza.testing import Recorder, check_callback
 
 COUNTS = (40, 8, 4)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def rare(counts: tuple[int, ...] = COUNTS) -> TensorDataset:
@@ -221,41 +211,7 @@ def test_accumulation_skips_and_points_are_those_of_any_loader() -> None:
     assert trainer.clock.steps == recorder.trace.count("after_step") == 3
 
 
-# Where the classes come from ----------------------------------------------------------------------------------------
-
-
-class _WithLabels(Dataset[Any]):
-    labels = ("b", "a", "b")
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> Any:
-        return index
-
-
-class _Unknown(_WithLabels):
-    labels = property()  # type: ignore[assignment]
-
-
-def test_classes_are_found_in_the_usual_places() -> None:
-    tensors = TensorDataset(torch.zeros(3), torch.tensor([5, 9, 5]))
-    assert class_indices(tensors).tolist() == [0, 1, 0]
-    assert class_indices(Subset(tensors, [1, 1, 0])).tolist() == [1, 1, 0]
-    assert class_indices(ConcatDataset([tensors, Subset(tensors, [1])])).tolist() == [0, 1, 0, 1]
-    assert class_indices(_WithLabels()).tolist() == [1, 0, 1]
-    assert class_indices(_Numbered()).tolist() == [0, 0, 0, 1]
-    assert class_indices(_Unknown(), ["x", "x", "y"]).tolist() == [0, 0, 1]
-    assert class_indices(_Unknown(), torch.tensor([2, 1, 2])).tolist() == [1, 0, 1]
-
-
-def test_classes_that_are_not_known_or_do_not_fit_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"classes of _Unknown are not known.*Oversample\(targets="):
-        class_indices(_Unknown())
-    with pytest.raises(ValueError, match="2 targets for a data set of 3 samples"):
-        class_indices(_WithLabels(), [0, 1])
-    with pytest.raises(TypeError, match="one label for each sample, not lists"):
-        class_indices(_WithLabels(), torch.zeros(3, 2))
+# What is refused ---------------------------------------------------------------------------------------------------
 
 
 class _Stream(IterableDataset[Any]):

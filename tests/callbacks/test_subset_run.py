@@ -18,14 +18,6 @@ from cadenza.callbacks.subset_run import FirstBatches, SubsetRun
 from cadenza.testing import Recorder, check_callback, tiny_classifier, tiny_data, tiny_loader
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class Counted:
     """A loader that counts the batches that were taken out of it."""
 

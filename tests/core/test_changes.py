@@ -115,7 +115,11 @@ def test_the_nearest_point_is_named() -> None:
         made().on("on_epoch_end")
 
 
-@pytest.mark.parametrize("wrong", [lambda: None, lambda run, other: None, 3, "text", None], ids=repr)
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda: None, lambda run, other: None, 3, "text", None],
+    ids=["no argument", "two arguments", "number", "text", "None"],
+)
 def test_what_cannot_be_played(wrong: Any) -> None:
     trainer = made()
     with pytest.raises(CallbackError):

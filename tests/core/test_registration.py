@@ -176,7 +176,11 @@ def test_a_class_in_place_of_an_instance() -> None:
     refused(Recorder, "Recorder is a class", "Recorder()")
 
 
-@pytest.mark.parametrize("wrong", [print, lambda run: None, 3, "after_epoch", None], ids=repr)
+@pytest.mark.parametrize(
+    "wrong",
+    [print, lambda run: None, 3, "after_epoch", None],
+    ids=lambda value: getattr(value, "__name__", repr(value)),
+)
 def test_what_is_no_callback(wrong: Any) -> None:
     text = refused(wrong, "is not a callback", "cadenza.Callback")
     assert ("trainer.on" in text) == callable(wrong)

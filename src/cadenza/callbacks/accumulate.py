@@ -67,12 +67,14 @@ class Accumulate(Callback):
 
     # The window -----------------------------------------------------------------------------------------------------
 
+    def after_register(self, run: Run) -> None:
+        self._optimizers = run.optimizers
+
     def before_run(self, run: Run) -> None:
         if run.mode == "fit" and self._loaded is None:
             self.window.clear()  # the gradients of a window that a stop or an error left open are cleared, too
 
     def before_train_epoch(self, run: Run) -> None:
-        self._optimizers = run.optimizers
         if self._loaded is not None:
             self._restore(run, self._loaded)
 
@@ -112,7 +114,7 @@ class Accumulate(Callback):
         count = self.weight(run)  # type: ignore[operator]
         if not isinstance(count, Tensor) and not 0 <= count < float("inf"):
             raise ValueError(f"the weight of a batch must be a finite number of at least 0, not {count!r}")
-        return _exact(count)
+        return _exact(count, run.device)
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -193,11 +195,14 @@ class Window:
             torch._foreach_mul_(gradients, factor)
 
 
-def _exact(count: Count) -> Count:
-    """A tensor without dimension, in the type in which whole numbers and their quotients are exact enough."""
+def _exact(count: Count, device: torch.device) -> Count:
+    """A tensor on ``device`` without dimension, in the type in which whole numbers and their quotients are exact
+    enough; one that is on the host is read, which waits for nothing."""
     if not isinstance(count, Tensor):
         return count
-    return count.detach().reshape(()).to(torch.float32 if count.device.type == "mps" else torch.float64)
+    if count.device != device and count.device.type == "cpu":
+        return count.item()
+    return count.detach().reshape(()).to(torch.float32 if device.type == "mps" else torch.float64)
 
 
 def _reference(count: Count) -> Count:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from cadenza.callback import Callback, MainCallback, Order
 from cadenza.callbacks.curves import whole
@@ -39,10 +39,11 @@ class BatchSizeFinder(Callback):
 
     Before the first epoch of a fit it tries ``steps`` steps with batches of ``start`` samples, doubles that until
     memory does not suffice or ``limit`` (by default all samples) is reached, and then bisects to the largest size that
-    fits; with ``refine=False`` it stays at the last doubling. Weights, buffers, optimizers and random numbers are then
-    exactly as before. ``run.train_loader``, which must be a ``DataLoader``, is replaced by one with this batch size and
-    otherwise the same; the learning rate is not touched. The size is in ``run.store["batch_size"]`` and in the state, so
-    that further fits and resumed ones use it without a search.
+    fits; with ``refine=False`` it stays at the last doubling. (It starts with 2, since batch normalisation cannot train
+    on one.) Weights, buffers, optimizers and random numbers are then exactly as before. ``run.train_loader``, which
+    must be a ``DataLoader``, is replaced by one with this batch size and otherwise the same; the learning rate is not
+    touched. The size is in ``run.store["batch_size"]`` and in the state, so that further fits and resumed ones use it
+    without a search.
 
     The trials are made beside the run: with a copy of the main callback, but of the other callbacks only with those
     given as ``callbacks`` (instances of their own), such as one that sets the precision. Samples should be of one size,
@@ -62,7 +63,7 @@ class BatchSizeFinder(Callback):
 
     def __init__(
         self,
-        start: int = 1,
+        start: int = 2,
         limit: int | None = None,
         *,
         steps: int = 2,
@@ -73,6 +74,10 @@ class BatchSizeFinder(Callback):
         self.start, self.limit, self.steps, self.refine = start, limit, steps, refine
         self.callbacks = tuple(callbacks)
         self.batch_size: int | None = None
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(2, 4, steps=1)
 
     def explain(self) -> str:
         if self.batch_size is not None:
@@ -86,6 +91,7 @@ class BatchSizeFinder(Callback):
                 f"{self.name} replaces run.train_loader by one with another batch size, which needs a DataLoader, not "
                 f"{type(loader).__name__}; find_batch_size() only says what the size would be"
             )
+        _refuse_own_batches(loader)
         if self.batch_size is None:
             fits = _trial(run.training_state, run.main, self.callbacks, self.steps, loader)
             self.batch_size = largest(fits, self.start, _most(loader, self.limit), refine=self.refine)
@@ -104,7 +110,7 @@ def find_batch_size(
     trainer: Trainer,
     data: Any,
     *,
-    start: int = 1,
+    start: int = 2,
     limit: int | None = None,
     steps: int = 2,
     refine: bool = True,
@@ -167,12 +173,16 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def with_batch_size(loader: DataLoader[Any], size: int) -> DataLoader[Any]:
     """A loader like ``loader``, in the same order, with batches of ``size``."""
-    if loader.batch_size is None or type(loader.batch_sampler) not in (BatchSampler, type(None)):
-        raise ValueError("the batches of this loader are made by a batch sampler of its own, so their size is not ours")
+    _refuse_own_batches(loader)
     same = {name: getattr(loader, name) for name in _SAME}
     if not isinstance(loader.dataset, IterableDataset):
         same["sampler"] = loader.sampler
     return DataLoader(loader.dataset, batch_size=size, **same)
+
+
+def _refuse_own_batches(loader: DataLoader[Any]) -> None:
+    if loader.batch_size is None:
+        raise ValueError("the batches of this loader are made by a batch sampler of its own, so their size is not ours")
 
 
 def _most(data: Any, limit: int | None) -> int:
@@ -201,15 +211,14 @@ def _trial(
                 raise
         else:
             return True
-        finally:
-            _free(training.device)
+        _free(training.device)  # only here is the error forgotten, and with it all that its frames hold
         return False
 
     return fits
 
 
 def _free(device: torch.device) -> None:
-    """Lets go of the tensors that a failed step left behind in the frames of its traceback."""
+    """Lets go of the tensors that a failed step left behind in circles of references."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

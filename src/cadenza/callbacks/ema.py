@@ -39,8 +39,9 @@ class EMA(Callback):
 
     Validation, test and prediction run with the average in the place of the weights (not with ``evaluate=False``), and
     the weights always come back, also after an exception. With ``keep=True`` the model has the average when a fit ended
-    in order. ``ema.swap(module)`` is the same exchange as a context manager, ``ema.copy_to(module)`` is for good. The
-    state is the averaged tensors.
+    in order. ``ema.swap(module)`` is the same exchange as a context manager, ``ema.copy_to(module)`` is for good.
+    ``run.evaluate`` and ``run.predict`` play no points and so use the weights as they are. The state is the averaged
+    tensors.
 
     >>> import cadenza, torch
     >>> from cadenza.testing import tiny_classifier, tiny_loader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.curves import is_number, whole
@@ -32,7 +32,7 @@ class Sweep:
         """The learning rate at which the smoothed loss falls fastest, per factor of the learning rate: ``lrs[i]`` for
         the i with the least ``smoothed[i + 1] - smoothed[i - 1]``. None if it falls nowhere.
 
-        >>> Sweep((0.01, 0.1, 1.0, 10.0), (), (2.0, 1.9, 1.2, 1.1)).suggestion
+        >>> Sweep((0.01, 0.1, 1.0, 10.0), (), (2.0, 1.9, 1.2, 1.0)).suggestion
         1.0
         """
         slopes = [
@@ -117,6 +117,10 @@ class LRFinder(Callback):
         self._smoothed: list[float] = []
         self._average = self._weight = 0.0
 
+    @classmethod
+    def example(cls) -> Self:
+        return cls(1e-4, 1.0, steps=3)
+
     def explain(self) -> str:
         return f"{self.steps} steps from {self.start:g} to {self.end:g}, then everything is put back"
 
@@ -138,7 +142,7 @@ class LRFinder(Callback):
 
     def _keep(self, run: Run) -> None:
         if self._snapshot is None:
-            self._snapshot = Snapshot(run.module, run.optimizers, run.device, run.train_loader)
+            self._snapshot = Snapshot(run.module, run.optimizers, run.device, run.train_loader, run.scaler)
             self._first_step = run.clock.steps
             lrs = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in run.optimizers]
             self._ratios = [[lr / lrs[0][0] if lrs[0][0] else 1.0 for lr in row] for row in lrs]
@@ -153,7 +157,7 @@ class LRFinder(Callback):
     def after_train_iter(self, run: Run) -> None:
         if "loss" in run.skipped:
             return
-        loss = float(run.loss)  # waits for the device: whether to go on depends on it
+        loss = float(run.loss.detach())  # waits for the device: whether to go on depends on it
         if not math.isfinite(loss):
             run.stop(f"{self.name}: the loss is {loss}")
             return
@@ -168,7 +172,7 @@ class LRFinder(Callback):
             run.stop(f"{self.name}: the loss is more than {self.stop_factor:g} times its best")
 
     def _lr(self, index: int) -> float:
-        return self.start * (self.end / self.start) ** (min(index, self.steps - 1) / (self.steps - 1))
+        return float(self.start * (self.end / self.start) ** (min(index, self.steps - 1) / (self.steps - 1)))
 
     def _record(self, lr: float) -> None:
         """One step: with accumulation, its loss is the mean over the batches of its window."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch.nn.utils import get_total_norm
 
 from cadenza.callback import Callback, Order
 from cadenza.history import read
-from cadenza.tape import CannotKeep, Tape
+from cadenza.tape import CannotKeep, Tape, folder_for
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -287,7 +286,7 @@ class NaNGuard(Callback):
             return ""  # the first one is kept
         if self._tape is None or place.taped is None:
             return f"; nothing was kept for a replay{f': {self._no_tape}' if self._no_tape else ''}"
-        path = self._path(run, place)
+        path = folder_for(run, self.folder) / f"epoch{place.epoch}-batch{place.batch_idx}-step{place.step}.pt"
         hit = {"kind": kind, "value": value, "step": place.step, "epoch": place.epoch, "batch_idx": place.batch_idx}
         try:
             self._tape.write(path, place.taped, hit)
@@ -295,14 +294,3 @@ class NaNGuard(Callback):
             return f"; the replay file could not be written: {error}"
         self.file = path
         return f"; trainer.replay({str(path)!r}) finds out where it came from"
-
-    def _path(self, run: Run, place: Place) -> Path:
-        experiment = getattr(run.experiment, "folder", run.experiment)
-        if self.folder is not None:
-            folder = self.folder
-        elif isinstance(experiment, str | os.PathLike):
-            folder = Path(experiment) / "nan"
-        else:
-            folder = Path(tempfile.mkdtemp(prefix="cadenza-")) / "nan"
-        rank = f"-rank{run.rank}" if run.world_size > 1 else ""
-        return folder / f"epoch{place.epoch}-batch{place.batch_idx}-step{place.step}{rank}.pt"

@@ -19,11 +19,12 @@ class Precision(Callback):
     """Lets forward and loss compute in a smaller number format; weights and gradients stay as they are.
 
     ``"bf16"`` and ``"fp16"`` put ``torch.autocast`` around every forward and every loss, in all stages, on CPU and GPU;
-    ``"fp32"`` turns an outer autocast off there. With ``"fp16"`` the loss is scaled up before backward, so that small
-    gradients do not vanish, and gradients are scaled down again before ``before_step``. If they are not finite, the
-    scaler withholds the step: it counts as skipped, there is no ``after_step``, and the scale is halved. ``init_scale``
-    is the first scale, ``growth_interval`` the number of good steps in a row after which it is doubled. The state is
-    that of the scaler. ``run.evaluate`` and ``run.predict`` play no points and so compute as the model is.
+    ``"fp32"`` turns an autocast of yours off there and in backward. With ``"fp16"`` the loss is scaled up before
+    backward, so that small gradients do not vanish, and gradients are scaled down again before ``before_step``. If they
+    are not finite, the scaler withholds the step: it counts as skipped, there is no ``after_step``, and the scale is
+    halved. ``init_scale`` is the first scale, ``growth_interval`` the number of good steps in a row after which it is
+    doubled. The state is that of the scaler. ``run.evaluate`` and ``run.predict`` play no points and so compute as the
+    model is.
 
     >>> import cadenza, torch
     >>> from cadenza.testing import tiny_classifier, tiny_loader
@@ -70,6 +71,10 @@ class Precision(Callback):
         return torch.autocast(run.device.type, dtype=dtype)
 
     around_forward = around_loss = _autocast
+
+    def around_backward(self, run: Run) -> AbstractContextManager[Any] | None:
+        device = run.device.type  # each gradient has the format of its forward, whatever the user's own code turned on
+        return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else None
 
     def _new_scaler(self, device: str) -> torch.amp.GradScaler:
         """A scaler that goes on where the last one was. The last one itself may still be in the middle of a step that

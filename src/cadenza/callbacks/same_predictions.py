@@ -57,7 +57,6 @@ class AllPredictionsSame(Callback):
     order = Order.MEASURE
     stages = frozenset({"val"})
     agree = "all"
-    capturable = True
     passive = True
 
     def __init__(

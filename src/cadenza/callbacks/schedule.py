@@ -55,7 +55,8 @@ class Schedule(Callback):
     The length T is that of the fit, and each fit is a schedule of its own from the initial rate on, unless
     ``length="1000 steps"`` says otherwise: then it goes on over all fits and stays at its end. Schedules without an end
     go on, too. Epochs are turned into steps by the length of the training loader (and what a callback that accumulates
-    says); where that is not known, the schedule refuses to start. A resumed fit goes on where it was.
+    says); where that is not known, the schedule refuses to start. A resumed fit goes on where it was, or begins anew if
+    it was at its end.
 
     ``optimizer`` is the number of one optimizer, None for all; ``groups`` lists names (the key "name" of a parameter
     group) or numbers of its groups. The initial rate is kept in each group as "initial_lr", as torch does it. Two
@@ -89,18 +90,20 @@ class Schedule(Callback):
         self.target = Target(placing.get("optimizer"), placing.get("groups"))
         self.name = type(self).__name__ + self.target.suffix()
         self.owns = self.target.owned("lr")
+        self.monitor = monitor
         self._driver: Driver
         if torch is not None:
-            self.monitor = monitor
             self._driver = self._torch_driver(torch, placing)
-            return
-        curve = function if isinstance(function, Curve) else Function(function, of)  # type: ignore[arg-type]
-        if monitor is not None and not curve.checks_metric:
+        elif function is not None:
+            curve = function if isinstance(function, Curve) else Function(function, of)
+            self._driver = self._curve_driver(curve, placing)
+
+    def _curve_driver(self, curve: Curve, placing: Placing) -> CurveDriver:
+        if self.monitor is not None and not curve.checks_metric:
             raise ValueError("monitor is for torch's ReduceLROnPlateau; use PlateauSchedule to follow a metric")
-        self.monitor = monitor
         if curve.momentum(0.0) is not None:
             self.owns |= self.target.owned("momentum")
-        self._driver = CurveDriver(curve, Course.read(curve.of, placing), self.target, monitor, self.name)
+        return CurveDriver(curve, Course.read(curve.of, placing), self.target, self.monitor, self.name)
 
     def _torch_driver(self, factory: Factory, placing: Placing) -> TorchDriver:
         refused = [name for name in placing if name not in ("cadence", "optimizer") and placing.get(name) is not None]
@@ -127,7 +130,7 @@ class Schedule(Callback):
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         return {**super().plays(), **self._driver.plays()}
 
-    def before_run(self, run: Run) -> None:
+    def after_register(self, run: Run) -> None:
         if run.mode == "fit":
             self._refuse_shared_groups(run)
             self._driver.begin(run)

@@ -48,7 +48,7 @@ def give_back(kept: Any) -> Any:
 
 
 class Snapshot:
-    """Weights, buffers, gradients, train and eval flags, optimizers, random numbers, and where a loader stands.
+    """Weights, buffers, gradients, train and eval flags, optimizers, random numbers, and where loader and scaler stand.
 
     >>> model = nn.Linear(2, 1)
     >>> before, snapshot = model.weight.clone(), Snapshot(model, [], torch.device("cpu"))
@@ -59,7 +59,14 @@ class Snapshot:
     True
     """
 
-    def __init__(self, module: nn.Module, optimizers: Sequence[Optimizer], device: torch.device, loader: Any = None):
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizers: Sequence[Optimizer],
+        device: torch.device,
+        loader: Any = None,
+        scaler: Any = None,
+    ) -> None:
         self._random = rng_state(device)
         self._device = device
         self._modules = [
@@ -68,8 +75,8 @@ class Snapshot:
         self._gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
         self._optimizers = [(optimizer, _groups(optimizer), _states(optimizer)) for optimizer in optimizers]
         self._generators = [(generator, generator.get_state()) for generator in _generators(loader)]
-        self._loader = loader if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict") else None
-        self._cursor = copy.deepcopy(self._loader.state_dict()) if self._loader is not None else None
+        stateful = [one for one in (loader, scaler) if hasattr(one, "state_dict") and hasattr(one, "load_state_dict")]
+        self._stateful = [(one, copy.deepcopy(one.state_dict())) for one in stateful]
 
     def restore(self) -> None:
         """Puts everything back, any number of times."""
@@ -85,12 +92,12 @@ class Snapshot:
                     del group[added]
                 group.update(give_back(values))
             optimizer.state.clear()
-            for tensor, state in states:
-                optimizer.state[tensor] = give_back(state)
+            for tensor, values in states:
+                optimizer.state[tensor] = give_back(values)
         for generator, drawn in self._generators:
             generator.set_state(drawn)
-        if self._loader is not None:
-            self._loader.load_state_dict(copy.deepcopy(self._cursor))
+        for one, state in self._stateful:
+            one.load_state_dict(copy.deepcopy(state))
         set_rng_state(self._random, self._device)
 
 

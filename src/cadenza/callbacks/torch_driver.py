@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -72,7 +73,9 @@ class TorchDriver:
         self._make(run)
         if self.monitor is None:
             if run.clock.epochs > run.epoch:  # it is not if the epoch was cut short, and so does not count
-                self._step_all()
+                with warnings.catch_warnings():  # torch warns if all steps of the epoch were asked away
+                    warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+                    self._step_all()
             return
         value = measured(run, self.monitor, self.who)
         if value is not None:

@@ -71,8 +71,8 @@ class WeightAverage(Callback):
     ) -> None:
         self.start, self.every = Duration.parse(start), Duration.interval(every)
         _check_arguments(self.every, best, monitor, mode, batchnorm, batches)
-        self.best, self.monitor = best, monitor
-        self.mode = (mode or infer_mode(monitor)) if monitor is not None else None
+        self.best, self.monitor, self.mode = best, monitor, mode
+        self._sign = -1.0 if (mode or infer_mode(monitor or "loss")) == "max" else 1.0
         self.apply, self.batchnorm, self.batches, self.loader = apply, batchnorm, batches, loader
         self.owns = frozenset({"final weights"} if apply else ())
         self._count = 0
@@ -87,8 +87,9 @@ class WeightAverage(Callback):
     def explain(self) -> str:
         if self.best is None:
             return f"every {self.every} after {self.start}"
-        better = "lowest" if self.mode == "min" else "highest"
-        return f"the {self.best} epochs with the {better} {self.monitor}"
+        better = "highest" if self._sign < 0 else "lowest"
+        inferred = "" if self.mode else ", inferred from its name"
+        return f"the {self.best} epochs with the {better} {self.monitor}{inferred}"
 
     # Points ---------------------------------------------------------------------------------------------------------
 
@@ -144,7 +145,7 @@ class WeightAverage(Callback):
         value = measured(run, str(self.monitor))
         if value is None or math.isnan(value):
             return
-        members, sign = self._members, 1.0 if self.mode == "min" else -1.0
+        members, sign = self._members, self._sign
         if len(members) < int(self.best or 0) or sign * value < sign * members[-1]["value"]:
             weights = copied(weights_of(run.module), torch.device("cpu"))
             members.append({"value": value, "epoch": run.epoch, "weights": weights})

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from cadenza.execution.action import action
 from cadenza.iteration import refuse_loss_by_hand
 from cadenza.points import POINTS
-from cadenza.requests import HOLD_STEP, SKIP_BACKWARD, SKIP_BATCH, actions_from
+from cadenza.requests import HOLD_STEP, SKIP_BACKWARD, SKIP_BATCH, SKIP_STEP, actions_from
 from cadenza.spans import Player
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ def refuse_who_comes_too_late(run: Run) -> None:
     what = f"{late[0].name} at {late[1]}" if late else None
     if run._asked & HOLD_STEP or run._held or run.loss_weight != 1.0:
         what = "a callback that holds the step (accumulation)"
+    if run._asked & SKIP_STEP:
+        what = "run.skip_step()"
     if run.scaler is not None:
         what = "the fp16 scaler"
     if what is not None:

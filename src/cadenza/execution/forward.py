@@ -41,10 +41,8 @@ def _forward_and_loss(
     play_loss_unless_set = action(score, "loss", _unless_set(score.plan.behaviour("on_iter_loss")), SKIP_BATCH)
 
     def forward(run: Run, compute: Player | None = None) -> bool:
-        index = run._pass.index
-        if run._forwarded == index:
-            run._loss = GONE  # a second forward of the same batch
-        run._forwarded = index
+        run._forwarded = run._pass.index
+        run._loss = GONE  # that of an earlier forward of the same batch
         entered, then = play_forward, play_loss
         if compute is not None:
             entered, then = action(score, "forward", only_for_effect(compute), SKIP_BATCH), play_loss_unless_set

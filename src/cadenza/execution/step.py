@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.optim import Optimizer
 
+from cadenza.callback import clears_plainly
 from cadenza.execution.action import action
 from cadenza.execution.backward import NO_BACKWARD, back_propagation, refuse_who_comes_too_late
 from cadenza.execution.forward import loss_behaviour
@@ -55,10 +56,7 @@ def step_verb(score: StageScore) -> Callable[[Run], bool]:
 
 def has_plain_optimizers(score: StageScore) -> bool:
     """Whether every optimizer can be stepped without a closure and cleared by letting go of the gradients."""
-    return all(
-        type(optimizer).zero_grad is Optimizer.zero_grad and not needs_closure(optimizer)
-        for optimizer in score.plan.optimizers
-    )
+    return all(clears_plainly(optimizer) and not needs_closure(optimizer) for optimizer in score.plan.optimizers)
 
 
 def step_plainly(run: Run) -> None:
@@ -138,7 +136,7 @@ def _hold(run: Run) -> bool:
 
 
 def _after_own_step(run: Run, after_step: Players, adjust_lr: Player | None) -> bool:
-    if run._asked & HOLD_STEP:
+    if run._asked & (HOLD_STEP | SKIP_STEP):
         refuse_who_comes_too_late(run)
     run._stepped_itself = False
     run.clock.steps += 1

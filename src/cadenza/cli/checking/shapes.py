@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from cadenza.cli.checking.classes import Family, methods
 from cadenza.cli.checking.functions import binding, yields
 from cadenza.cli.checking.names import Function
 from cadenza.cli.checking.trainers import Given
-from cadenza.points import POINTS, looks_like_a_point, nearest
+from cadenza.points import POINTS, looks_like_a_point
 from cadenza.registration import CallbackError, check_callback, check_signature, nearest_point
 
 Remark = tuple[ast.AST, str]
@@ -48,9 +47,6 @@ def _check_method(cls: str, base: type[Callback], name: str, method: Function) -
     if name in POINTS or looks_like_a_point(name):
         members = {name: _member(method)}
         yield from remarks_of(method, f"{cls}.{name}", lambda: check_callback(type(cls, (base,), members)()))
-    elif _is_nearly_a_point(name) and not list(remarks_of(method, "", lambda: _check_arguments(method))):
-        near = nearest(name)
-        yield method, f"{cls}.{name} is no point, so it would never be played; did you mean {near}?"
 
 
 def _check_mixin(mixin: ast.ClassDef, cls: str, base: type[Callback]) -> Iterator[Remark]:
@@ -63,16 +59,6 @@ def _check_mixin(mixin: ast.ClassDef, cls: str, base: type[Callback]) -> Iterato
 
 def _member(method: Function) -> Any:
     return _WRAPPERS[binding(method)](stand_in(method))
-
-
-def _is_nearly_a_point(name: str) -> bool:
-    """``befor_step``: registration cannot tell it from a helper."""
-    close = get_close_matches(name, POINTS, n=1, cutoff=0.9)
-    return bool(close) and bool(get_close_matches(name.split("_")[0], ("before", "after", "around"), cutoff=0.75))
-
-
-def _check_arguments(method: Function) -> None:
-    check_signature("", "around_run", stand_in(method), bound=binding(method) != "nothing")
 
 
 def check_given(given: Given) -> Iterator[Remark]:

@@ -1,0 +1,5 @@
+"""One torch thread: on tiny models more of them only wait for each other."""
+
+import torch
+
+torch.set_num_threads(1)
