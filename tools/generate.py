@@ -1,7 +1,7 @@
-"""Writes what is made from the code: the stubs of ``Callback``, ``docs/points.md``, the source in ``docs/loop.md``.
+"""Writes what is made from the code: the stubs of ``Callback`` and the pages that show tables, sources and docstrings.
 
-Run it with ``make generate`` after changing ``points.py`` or ``loop.py``; a test compares the files with what this
-would write.
+Run it with ``make generate`` after changing ``points.py``, ``loop.py`` or a ready callback; a test compares the files
+with what this would write.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import textwrap
 from pathlib import Path
 
+from cadenza.cli.catalogue import callbacks_page
 from cadenza.cli.score import points_page
 from cadenza.points import POINTS, Kind, Point
 
@@ -67,7 +68,12 @@ def loop_page() -> str:
     return page
 
 
-FILES = {"src/cadenza/stubs.py": stubs, "docs/points.md": points_page, "docs/loop.md": loop_page}
+FILES = {
+    "src/cadenza/stubs.py": stubs,
+    "docs/points.md": points_page,
+    "docs/loop.md": loop_page,
+    "docs/callbacks.md": callbacks_page,
+}
 
 
 if __name__ == "__main__":

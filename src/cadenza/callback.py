@@ -310,7 +310,7 @@ def not_a_point(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def as_around(function: Callable[[Run], Any]) -> Callable[[Run], Any]:
     """A generator function as a maker of context managers; anything else as it is."""
-    if inspect.isgeneratorfunction(inspect.unwrap(function)):
+    if inspect.isgeneratorfunction(function):
         return contextlib.contextmanager(function)
     return function
 

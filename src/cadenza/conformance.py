@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,8 @@ def check_callback(
     """
     make = callback if not isinstance(callback, Callback) else lambda: copy.deepcopy(callback)
     trainer_of = make_trainer or _tiny_trainer
-    with rng_kept():
+    with rng_kept(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # to warn of such a training is right
         _check_state(make, trainer_of)
         if not isinstance(make(), MainCallback):
             _check_inactive(make, trainer_of)

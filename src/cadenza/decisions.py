@@ -107,16 +107,20 @@ def replan(run: Run) -> None:
             fire(run, POINTS["after_register"], run._plan.own(callback, "after_register"))
 
 
+def refuse_unknown_watch(run: Run) -> None:
+    """At the end of an epoch: the stage of the watched metric has measured others, but not this one."""
+    watch = run._plan.watch
+    if watch is not None and watch.name not in run.metrics:
+        stage = watch.name.split("/")[0]
+        if any(name.startswith(f"{stage}/") for name in run.metrics):
+            raise KeyError(f"{watch.who} watches it, but there is {unknown_metric(watch.name, run.metrics)}")
+
+
 def check_best(run: Run, prefix: str = "") -> None:
     """Compares the watched metric with the best so far, and plays ``after_best``; equal is not better, nor is NaN.
     With ``prefix``, only if it is one of those that a pass just measured."""
     watch = run._plan.watch
-    if watch is None or run.mode != "fit" or not watch.name.startswith(prefix):
-        return
-    if watch.name not in run.metrics:
-        stage = watch.name.split("/")[0]
-        if any(name.startswith(f"{stage}/") for name in run.metrics):
-            raise KeyError(f"{watch.who} watches it, but there is {unknown_metric(watch.name, run.metrics)}")
+    if watch is None or run.mode != "fit" or not watch.name.startswith(prefix) or watch.name not in run.metrics:
         return
     value, best = run.metrics[watch.name], run.best
     if math.isnan(value):

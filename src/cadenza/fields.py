@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from cadenza.frames import Outside, Pass
 
 NOTHING: frozenset[str] = frozenset()
+UNWEIGHTED = 1.0
+"""The weight of a loss that nobody weighs. It is told by identity: to compare a tensor would wait for its device."""
 
 
 class _Gone:

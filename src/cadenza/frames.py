@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cadenza.data import length_of
-from cadenza.fields import NOTHING
+from cadenza.fields import NOTHING, UNWEIGHTED
 from cadenza.means import Mean
 from cadenza.points import POINTS
 from cadenza.requests import OF_ITERATION, OF_PASS
@@ -116,7 +116,7 @@ def put_aside(run: Run) -> dict[str, Any]:
     run._set_fields()
     if run._pass.iterating:
         run._asked &= ~(OF_ITERATION | OF_PASS)
-    run._rows["iter"], run._skipped, run.loss_weight = None, NOTHING, 1.0
+    run._rows["iter"], run._skipped, run.loss_weight = None, NOTHING, UNWEIGHTED
     return outer
 
 

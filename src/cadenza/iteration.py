@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza import decisions
 from cadenza.data import length_of, to_device
-from cadenza.fields import GONE, NOTHING
+from cadenza.fields import GONE, NOTHING, UNWEIGHTED
 from cadenza.frames import END, Pass
 from cadenza.points import POINTS
 from cadenza.requests import (
@@ -119,8 +119,8 @@ def end_iteration(run: Run, this: Pass) -> bool:
     this.iterating = False
     if run._skipped:
         run._skipped = NOTHING
-    if run.loss_weight != 1.0:
-        run.loss_weight = 1.0
+    if run.loss_weight is not UNWEIGHTED:
+        run.loss_weight = UNWEIGHTED
     run._failing = None
     run._forget()
     if run._asked or clock.steps >= run._last_step:

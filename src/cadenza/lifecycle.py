@@ -63,7 +63,7 @@ def finish(run: Run) -> None:
 
 def warn_of_unseen_watch(run: Run) -> None:
     watch = run._plan.watch
-    if run.mode == "fit" and watch is not None and run.best is None and run.clock.epochs:
+    if run.mode == "fit" and watch is not None and run.clock.epochs and watch.name not in run.history:
         warnings.warn(f"{watch.who} watches {unknown_metric(watch.name, run.metrics)}", stacklevel=2)
 
 

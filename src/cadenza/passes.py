@@ -147,6 +147,8 @@ def end_epoch(run: Run, this: Epoch) -> None:
         run.clock.epochs += 1
     if plan.after_epoch:
         fire(run, POINTS["after_epoch"], plan.after_epoch)
+        decisions.check_best(run)  # again, since it may have been logged only now
+    decisions.refuse_unknown_watch(run)
     run._write_row("epoch")
     run._open.pop().closed = True
     decisions.between_epochs(run)
@@ -238,16 +240,17 @@ def end_pass(run: Run, this: Pass) -> None:
         release(run, this)  # the loader ended sooner than it said
     leave(run, score.point["around_stage_epoch"], this.exits, None)
     this.restore_flags()
-    if this.stage == "train" and (this.complete or run._asked & END_EPOCH):
-        run._epoch.trained = True
     run._last_loss = run._last_output = None
+    whole = this.complete or bool(run._asked & END_EPOCH)
     mean = this.mean.value()
     if mean is not None and (this.complete or this.stage == "train" or not run._asked & STOP):
         run.log(this.prefix + "loss", mean)
+    if this.stage == "train" and whole:
+        run._epoch.trained = True
     if score.after_stage_epoch:
         fire(run, score.point["after_stage_epoch"], score.after_stage_epoch)
     run._write_row("pass")
     run._open.pop().closed = True
     take_back(run, this.outer)
-    if this.stage == "val" and this.complete and run._pass.iterating:
+    if this.stage == "val" and whole and run._pass.iterating:
         decisions.check_best(run, this.prefix)

@@ -164,10 +164,10 @@ def check_together(callbacks: Sequence[Callback], taken: Mapping[str, str] | Non
 
 
 def _overlapping(thing: str, owners: Mapping[str, str]) -> list[str]:
-    """``lr`` stands for the learning rate of all optimizers, ``lr[0]`` for that of the first."""
-    whole = thing.split("[")[0]
-    same = [taken for taken in owners if taken.split("[")[0] == whole]
-    return same if thing == whole else [taken for taken in same if taken in (thing, whole)]
+    """``lr`` stands for the learning rates of all optimizers, ``lr[0]`` for those of the first, and so on."""
+    return [
+        taken for taken in owners if taken == thing or taken.startswith(f"{thing}[") or thing.startswith(f"{taken}[")
+    ]
 
 
 def nearest_point(name: object) -> str:

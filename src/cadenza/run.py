@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from cadenza import decisions, lifecycle, passes, quiet
 from cadenza.clock import Clock
 from cadenza.decisions import Best
-from cadenza.fields import NOTHING
+from cadenza.fields import NOTHING, UNWEIGHTED
 from cadenza.frames import Epoch, Frame, Outside, Pass
 from cadenza.history import History, Metrics
 from cadenza.points import Point
@@ -74,7 +74,7 @@ class Run(Rows):
         self.val_loader: Any = None
         self.test_loaders: Any = None
         self.error: BaseException | None = None
-        self.loss_weight = 1.0
+        self.loss_weight: float | Tensor = UNWEIGHTED
         self.scaler: Any = None
         self.stop_reason: str | None = None
         self._make_plan = make_plan
@@ -83,9 +83,9 @@ class Run(Rows):
         self._asked = 0
         self._replaying = False
         self._held = False
+        self._had_held = False
         self._in_backward = False
         self._stepped_itself = False
-        self._withheld = False
         self._first: tuple[Any, Any] | None = None
         self._forwarded = -1
         self._skipped = NOTHING

@@ -207,7 +207,7 @@ def test_what_cannot_work_together_is_refused():
         def before_step(self, run):
             run.again()
 
-    with pytest.raises(RuntimeError, match="played again"):
+    with pytest.raises(RuntimeError, match=r"again"):
         made(Accumulate(2), Again()).fit(ragged(), epochs=1)
 
 

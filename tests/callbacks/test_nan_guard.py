@@ -129,6 +129,12 @@ def test_gradients_are_noticed_in_the_step_that_uses_them(tmp_path, watch, step,
     assert trainer.clock.batches == 6
 
 
+def test_a_loss_comes_before_its_own_gradients(tmp_path):
+    trainer = make_trainer(NaNGuard(watch="both", folder=tmp_path), reason := Reason())
+    trainer.fit(make_data(bad=[4]), epochs=1)
+    assert "the loss is nan at step 4 (" in reason.said
+
+
 def test_the_loss_alone_is_one_step_late(tmp_path):
     trainer = make_trainer(NaNGuard(check_every=3, folder=tmp_path), reason := Reason(), criterion=zeroed(4))
     trainer.fit(make_data(), epochs=1)

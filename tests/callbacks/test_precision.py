@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import pytest
@@ -217,51 +216,6 @@ def test_an_infinite_gradient_drops_the_whole_window():
     rest.fit(list(tiny_loader(48, 8))[3:], epochs=1)
     assert trainer.clock.steps == 1
     assert same(trainer.model, rest.model)
-
-
-def test_the_state_of_the_scaler_continues_in_fresh_objects():
-    def save(trainer, precision):
-        return copy.deepcopy(
-            [precision.state_dict(), trainer.model.state_dict(), trainer._training.optimizers[0].state_dict()]
-        )
-
-    whole = Precision("fp16", growth_interval=4)
-    trainer = made(whole, Spoil(1))
-    trainer.fit(tiny_loader(), epochs=4)
-    first = Precision("fp16", growth_interval=4)
-    half = made(first, Spoil(1))
-    half.fit(tiny_loader(), epochs=2)
-    states = save(half, first)
-
-    second = Precision("fp16", growth_interval=4)
-    second.load_state_dict(states[0])
-    assert second.state_dict() == states[0]
-    rest = made(second)
-    rest.model.load_state_dict(states[1])
-    rest._training.optimizers[0].load_state_dict(states[2])
-    rest.fit(tiny_loader(), epochs=2)
-    assert same(rest.model, trainer.model)
-    assert second.state_dict() == whole.state_dict()
-    half.fit(tiny_loader(), epochs=2)  # and a second fit of the same trainer goes on as well
-    assert same(half.model, trainer.model)
-
-
-def test_a_fit_after_an_exception_between_unscaling_and_step():
-    class Oops(Callback):
-        fails = True
-
-        def before_step(self, run):
-            if self.fails:
-                raise ArithmeticError
-
-    oops = Oops()
-    trainer, plain = made(Precision("fp16"), oops), made(Precision("fp16"))
-    with pytest.raises(ArithmeticError):
-        trainer.fit(tiny_loader(), epochs=1)
-    oops.fails = False
-    for one in (trainer, plain):
-        one.fit(tiny_loader(), epochs=1)
-    assert same(trainer.model, plain.model)
 
 
 def test_added_to_a_running_fit_it_brings_its_scaler():

@@ -1,9 +1,8 @@
-"""WeightAverage: which moments are averaged, the mean by hand, and when the model gets it."""
+"""WeightAverage: which moments are averaged, the mean by hand, its state and what is refused."""
 
 from __future__ import annotations
 
 import copy
-import logging
 import math
 
 import pytest
@@ -145,102 +144,6 @@ def test_an_unknown_metric_is_an_error_at_the_first_check(monitor):
     with pytest.raises(KeyError, match=r"no metric .*; did you mean 'val/loss'\? Known: train/loss, val/loss"):
         trainer.fit(tiny_loader(), tiny_loader(8), epochs=2)
     assert trainer.clock.batches == 3
-
-
-# When the model gets it ---------------------------------------------------------------------------------------------
-
-
-def test_not_without_apply_but_on_request():
-    average, moments = WeightAverage(apply=False), Moments()
-    trainer = made(average, moments)
-    trainer.fit(tiny_loader(), epochs=3)
-    assert equal(trainer.model.state_dict(), moments.epochs[-1])
-    average.copy_to(trainer.model)
-    assert_mean(trainer.model, moments.epochs)
-
-
-def test_after_a_stop_but_not_after_an_error_and_the_cut_epoch_does_not_count():
-    class Act(Callback):
-        def __init__(self, act):
-            self.act = act
-
-        def before_forward(self, run):
-            if run.clock.batches == 7:
-                self.act(run)
-
-    def fail(run):
-        raise ArithmeticError
-
-    moments, average = Moments(), WeightAverage()
-    trainer = made(average, moments, Act(lambda run: run.stop("enough")))
-    trainer.fit(tiny_loader(), epochs=5)
-    assert average.count == 2
-    assert_mean(trainer.model, moments.epochs[:2])
-
-    moments = Moments()
-    trainer = made(WeightAverage(), moments, Act(fail))
-    with pytest.raises(ArithmeticError):
-        trainer.fit(tiny_loader(), epochs=5)
-    assert equal(trainer.model.state_dict(), moments.steps[-1])
-
-
-def test_validation_test_and_prediction_do_not_apply_it():
-    average, moments = WeightAverage(apply=True), Moments()
-    trainer = made(average, moments)
-    trainer.fit(tiny_loader(), epochs=2)
-    with torch.no_grad():
-        trainer.model[0].weight.zero_()
-    trainer.validate(tiny_loader())
-    trainer.predict(tiny_loader())
-    assert trainer.model[0].weight.eq(0).all()
-
-
-def test_nothing_to_average_is_said(caplog):
-    with caplog.at_level(logging.WARNING, logger="cadenza"):
-        made(WeightAverage(start="9 epochs")).fit(tiny_loader(), epochs=1)
-    assert "has nothing to average: every 1 epoch after 9 epochs" in caplog.text
-    with pytest.raises(RuntimeError, match="nothing to average yet"):
-        WeightAverage().copy_to(tiny_classifier())
-
-
-# BatchNorm ----------------------------------------------------------------------------------------------------------
-
-
-def test_statistics_are_recomputed_with_the_mean_of_the_weights():
-    data, moments, model = list(tiny_loader()), Moments(), with_norm()
-    made(WeightAverage(start="1 epoch"), moments, model=model).fit(data, epochs=3)
-    for name, parameter in model.named_parameters():
-        mean = torch.stack([state[name] for state in moments.epochs[1:]]).mean(0)
-        torch.testing.assert_close(parameter.detach(), mean)
-    inputs = torch.cat([inputs for inputs, _ in data])
-    torch.testing.assert_close(model[0].running_mean, inputs.mean(0))
-    torch.testing.assert_close(model[0].running_var, inputs.var(0))
-    assert model[0].num_batches_tracked.item() == 9
-    assert all(part.training for part in model.modules())
-
-
-def test_over_so_many_batches_of_another_loader():
-    other, model = list(tiny_loader(seed=4)), with_norm()
-    made(WeightAverage(batches=2, loader=other), model=model).fit(tiny_loader(), epochs=1)
-    torch.testing.assert_close(model[0].running_mean, torch.cat([other[0][0], other[1][0]]).mean(0))
-
-
-@pytest.mark.parametrize("arguments", [{}, {"best": 2, "monitor": "val/loss"}])
-def test_statistics_are_averaged_if_asked_and_counters_are_not(arguments):
-    average, moments, model = WeightAverage(batchnorm="average", **arguments), Moments(), with_norm()
-    made(average, moments, model=model).fit(tiny_loader(), tiny_loader(8), epochs=2)
-    assert_mean(model, moments.epochs)
-    assert model[0].num_batches_tracked.dtype is torch.int64
-    assert model[0].num_batches_tracked.item() in (3, 6)
-
-
-def test_a_loader_that_cannot_be_read_again_is_refused_before_anything_is_trained():
-    trainer = made(WeightAverage(), model=with_norm())
-    with pytest.raises(ValueError, match="can be read only once"):
-        trainer.fit(iter(list(tiny_loader())), epochs=1)
-    assert trainer.clock.batches == 0
-    made(WeightAverage(batchnorm="average"), model=with_norm()).fit(iter(list(tiny_loader())), epochs=1)
-    made(WeightAverage()).fit(iter(list(tiny_loader())), epochs=1)
 
 
 # State --------------------------------------------------------------------------------------------------------------

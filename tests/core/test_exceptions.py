@@ -289,3 +289,17 @@ def test_an_around_that_fails_at_a_break_fails_the_run():
         leave_at_once(make_trainer(recorder, Act("around_train_epoch", lambda run: Held(complain))))
     assert "after_run" not in recorder.trace
     assert recorder.trace[-1] == "after_error"
+
+
+def test_an_around_may_be_a_decorated_context_manager() -> None:
+    held: list[str] = []
+
+    class Decorated(Callback):
+        @contextlib.contextmanager
+        def around_epoch(self, run):
+            held.append("enter")
+            yield
+            held.append("exit")
+
+    make_trainer(Decorated()).fit(batches(2), epochs=1)
+    assert held == ["enter", "exit"]

@@ -117,3 +117,11 @@ def test_what_cannot_be_met_with_a_closure_is_refused():
     second = Act("before_forward", lambda run: run.skip_batch(), time=1)
     with pytest.raises(RuntimeError, match="again"):
         make_trainer(second, optimizer=lbfgs).fit(batches(2), epochs=1)
+
+
+def test_a_batch_cannot_be_played_again_when_gradients_are_held_from_others() -> None:
+    trainer = make_trainer()
+    trainer.on("before_forward")(lambda run: run.hold_step() if run.batch_idx == 0 else None)
+    trainer.on("before_step")(lambda run: run.again())
+    with pytest.raises(RuntimeError, match="held from earlier batches"):
+        trainer.fit(batches(3), epochs=1)

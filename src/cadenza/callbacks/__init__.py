@@ -1,5 +1,79 @@
-"""Ready callbacks, one idea in one file."""
+"""Ready callbacks, one idea in one file. Each idea that makes sense in a loop of your own is a plain function too."""
 
+from cadenza.callbacks.accumulate import Accumulate
+from cadenza.callbacks.batch_size_finder import BatchSizeFinder, find_batch_size
+from cadenza.callbacks.clip import GradientClip, clip_gradients
+from cadenza.callbacks.cutmix import CutMix, cutmix
+from cadenza.callbacks.early_stopping import EarlyStopping, Patience
+from cadenza.callbacks.ema import EMA
+from cadenza.callbacks.freeze import Freeze
+from cadenza.callbacks.freeze_batchnorm import FreezeBatchNorm
+from cadenza.callbacks.hang_watch import HangWatch
+from cadenza.callbacks.lr_finder import LRFinder, find_lr
+from cadenza.callbacks.mixup import MixUp, mixup
+from cadenza.callbacks.multiscale import Multiscale
+from cadenza.callbacks.nan_guard import NaNGuard
+from cadenza.callbacks.oversample import Oversample
+from cadenza.callbacks.precise_batchnorm import PreciseBatchNorm
+from cadenza.callbacks.precision import Precision
 from cadenza.callbacks.progress import Progress
+from cadenza.callbacks.same_predictions import AllPredictionsSame
+from cadenza.callbacks.schedule import Schedule
+from cadenza.callbacks.schedules import (
+    ConstantSchedule,
+    CosineSchedule,
+    ExponentialSchedule,
+    FlatCosineSchedule,
+    FunctionSchedule,
+    MultiStepSchedule,
+    OneCycleSchedule,
+    PlateauSchedule,
+    PolynomialSchedule,
+    StepSchedule,
+)
+from cadenza.callbacks.stage_switch import StageSwitch
+from cadenza.callbacks.subset_run import SubsetRun
+from cadenza.callbacks.time_limit import TimeLimit
+from cadenza.callbacks.weight_average import WeightAverage
 
-__all__ = ["Progress"]
+__all__ = [
+    "EMA",
+    "Accumulate",
+    "AllPredictionsSame",
+    "BatchSizeFinder",
+    "ConstantSchedule",
+    "CosineSchedule",
+    "CutMix",
+    "EarlyStopping",
+    "ExponentialSchedule",
+    "FlatCosineSchedule",
+    "Freeze",
+    "FreezeBatchNorm",
+    "FunctionSchedule",
+    "GradientClip",
+    "HangWatch",
+    "LRFinder",
+    "MixUp",
+    "MultiStepSchedule",
+    "Multiscale",
+    "NaNGuard",
+    "OneCycleSchedule",
+    "Oversample",
+    "Patience",
+    "PlateauSchedule",
+    "PolynomialSchedule",
+    "PreciseBatchNorm",
+    "Precision",
+    "Progress",
+    "Schedule",
+    "StageSwitch",
+    "StepSchedule",
+    "SubsetRun",
+    "TimeLimit",
+    "WeightAverage",
+    "clip_gradients",
+    "cutmix",
+    "find_batch_size",
+    "find_lr",
+    "mixup",
+]

@@ -65,6 +65,10 @@ class Accumulate(Callback):
         end = "dropped" if self.drop_last else "stepped"
         return f"{self.n} batches a step, weighted by {by}; a ragged last window is {end}"
 
+    def steps_in(self, batches: int) -> int:
+        """How many steps an epoch of ``batches`` makes, if none is skipped; schedules ask for it."""
+        return batches // self.n if self.drop_last else -(-batches // self.n)
+
     # The window -----------------------------------------------------------------------------------------------------
 
     def after_register(self, run: Run) -> None:
@@ -83,7 +87,7 @@ class Accumulate(Callback):
         if not isinstance(self._count, Tensor) and self._count == 0:
             run.skip_backward()
         else:
-            run.loss_weight = run.loss_weight * self.window.weigh(self._count)  # type: ignore[assignment]
+            run.loss_weight = run.loss_weight * self.window.weigh(self._count)
 
     def after_backward(self, run: Run) -> None:
         self.window.add(self._count)

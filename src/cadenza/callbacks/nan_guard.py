@@ -245,10 +245,10 @@ class NaNGuard(Callback):
         """Waits for the device, once for all values since the last time."""
         pending, self._pending, self._unread = self._pending, [], 0
         values = read(value for _, _, value in pending)
-        for (kind, place, _), value in zip(pending, values, strict=True):
-            if not math.isfinite(value):
-                self._hit(run, kind, place, value)
-                return
+        bad = [(*hit[:2], value) for hit, value in zip(pending, values, strict=True) if not math.isfinite(value)]
+        if bad:
+            of_batch = {kind: (kind, place, value) for kind, place, value in bad if place == bad[0][1]}
+            self._hit(run, *of_batch.get("loss", bad[0]))  # the gradients of such a loss tell nothing more
 
     after_train_epoch = before_val_epoch = before_save = _read
 
@@ -290,7 +290,7 @@ class NaNGuard(Callback):
         hit = {"kind": kind, "value": value, "step": place.step, "epoch": place.epoch, "batch_idx": place.batch_idx}
         try:
             self._tape.write(path, place.taped, hit)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # torch raises the latter when a disk is full
             return f"; the replay file could not be written: {error}"
         self.file = path
         return f"; trainer.replay({str(path)!r}) finds out where it came from"

@@ -87,6 +87,9 @@ class Schedule(Callback):
     ) -> None:
         if (function is None) == (torch is None):
             raise TypeError(f"{type(self).__name__} takes either a function of a number or torch=, a scheduler's maker")
+        for name in placing.keys() - Placing.__annotations__.keys():
+            known = ", ".join(sorted(Placing.__annotations__))
+            raise TypeError(f"{type(self).__name__} has no argument {name!r}; the shared ones are {known}")
         self.target = Target(placing.get("optimizer"), placing.get("groups"))
         self.name = type(self).__name__ + self.target.suffix()
         self.owns = self.target.owned("lr")

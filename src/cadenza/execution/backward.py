@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from cadenza.execution.action import action
+from cadenza.fields import UNWEIGHTED
 from cadenza.iteration import refuse_loss_by_hand
 from cadenza.points import POINTS
 from cadenza.requests import HOLD_STEP, SKIP_BACKWARD, SKIP_BATCH, SKIP_STEP, actions_from
@@ -44,7 +45,7 @@ def back_propagation(score: StageScore) -> Callable[[Run], None]:
     is_default = score.plan.is_default("on_iter_backward")
 
     def back_propagate(run: Run) -> None:
-        if run.loss_weight == 1.0 and run.scaler is None:
+        if run.loss_weight is UNWEIGHTED and run.scaler is None:
             if is_default:
                 run._loss.backward()
             else:
@@ -85,7 +86,7 @@ def refuse_who_comes_too_late(run: Run) -> None:
     plan = run._plan
     late = next(((c, p) for p in _TOO_LATE for c in plan.callbacks_at(p, "train") if not c.passive), None)
     what = f"{late[0].name} at {late[1]}" if late else None
-    if run._asked & HOLD_STEP or run._held or run.loss_weight != 1.0:
+    if run._asked & HOLD_STEP or run._held or run.loss_weight is not UNWEIGHTED:
         what = "a callback that holds the step (accumulation)"
     if run._asked & SKIP_STEP:
         what = "run.skip_step()"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cadenza.execution.backward import backward_verb
 from cadenza.execution.forward import forward_verb, plain_forward, without_gradients
 from cadenza.execution.step import again_verb, has_plain_optimizers, step_optimizer, step_plainly, step_verb
+from cadenza.fields import UNWEIGHTED
 from cadenza.points import POINTS
 from cadenza.requests import ACTIONS
 from cadenza.verbs import Verbs, each_verb
@@ -45,7 +46,7 @@ def _bare_step(score: StageScore, opened: Callable[[Run], bool]) -> Callable[[Ru
     after_zero_grad = POINTS["after_zero_grad"]
 
     def step(run: Run) -> bool:
-        if run._asked or run._held or run.scaler is not None or run.loss_weight != 1.0:
+        if run._asked or run._held or run.scaler is not None or run.loss_weight is not UNWEIGHTED:
             return opened(run)
         compute(run)
         run._loss.backward()

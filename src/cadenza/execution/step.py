@@ -73,50 +73,41 @@ def step_plainly(run: Run) -> None:
 
 
 def _step_and_clear(run: Run, play_step: Callable[[Run], object], play_zero_grad: Callable[[Run], object]) -> bool:
-    run._held = run._withheld = False
-    if run.scaler is not None:
-        for optimizer in run.optimizers:
-            run.scaler.unscale_(optimizer)
-    stepped = not run._asked & SKIP_STEP and not play_step(run)
+    run._had_held, run._held = run._held, False
+    wanted = not run._asked & SKIP_STEP
+    if run.scaler is not None and _found_inf(run):
+        wanted = False  # all optimizers or none: their gradients come from one loss
+    stepped = wanted and not play_step(run)
     if not stepped:
         _restore_first(run)
-        if run.scaler is not None and not run._withheld:
-            run.scaler.update()
         run._skipped |= {"step"}
+    if run.scaler is not None:
+        run.scaler.update()
     if run._asked & SKIP_ZERO_GRAD or play_zero_grad(run):
         run._skipped |= {"zero_grad"}
     return stepped
 
 
-def _stepping(behaviour: Player) -> Callable[[Run], bool]:
-    """What happens inside the step span; says True if the scaler withheld the step."""
+def _found_inf(run: Run) -> bool:
+    """Unscales the gradients, and says whether the scaler found one that is not finite. The scaler reads the device for
+    that in each step anyway; its public way to ask, the scale after the update, comes too late."""
+    found = []
+    for optimizer in run.optimizers:
+        run.scaler.unscale_(optimizer)
+        found += run.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
+    return any(bool(one) for one in found)
 
-    def make_step(run: Run) -> bool:
-        if run.scaler is None:
-            behaviour(run)
-        else:
-            _step_through_scaler(run, behaviour)
+
+def _stepping(behaviour: Player) -> Callable[[Run], None]:
+    """What happens inside the step span."""
+
+    def make_step(run: Run) -> None:
+        behaviour(run)
         if run._first is not None:
             _restore_first(run)
-        if run._withheld:
-            return True
         run.clock.steps += 1
-        return False
 
     return make_step
-
-
-def _step_through_scaler(run: Run, behaviour: Player) -> None:
-    """Steps with the fp16 scaler, which withholds the step of an optimizer whose gradients are not finite."""
-    made: list[Optimizer] = []
-    handles = [optimizer.register_step_post_hook(lambda it, *_: made.append(it)) for optimizer in run.optimizers]
-    try:
-        behaviour(run)
-    finally:
-        for handle in handles:
-            handle.remove()
-    run.scaler.update()
-    run._withheld = not made
 
 
 def _restore_first(run: Run) -> None:
@@ -183,6 +174,10 @@ def again_verb(score: StageScore) -> Callable[[Run], Tensor]:
     def again(run: Run) -> Tensor:
         if run.scaler is not None:
             raise RuntimeError("run.again() would add scaled gradients to unscaled ones; use bf16 or fp32 with it")
+        if run._had_held:
+            raise RuntimeError(
+                "run.again() would drop the gradients that were held from earlier batches (accumulation)"
+            )
         if run._loss is GONE:
             raise RuntimeError("run.again() plays a batch once more inside a step, when it has a loss already")
         at, run._replaying = run._at, True

@@ -1,0 +1,75 @@
+"""What holds for every ready callback. The list is found, so a new one is tested the day it is added."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import cadenza.callbacks
+from cadenza import Callback, CallbackError, MainCallback
+from cadenza.registration import check_callback as check_registration
+from cadenza.testing import check_callback
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "callbacks.md"
+
+
+def modules() -> list[str]:
+    return [found.name for found in pkgutil.iter_modules(cadenza.callbacks.__path__)]
+
+
+def defined() -> dict[str, type[Callback]]:
+    """Every callback with a public name that is defined anywhere in the package."""
+    found = {}
+    for name in modules():
+        module = importlib.import_module(f"cadenza.callbacks.{name}")
+        for cls in vars(module).values():
+            if inspect.isclass(cls) and issubclass(cls, Callback) and cls.__module__ == module.__name__:
+                found[cls.__name__] = cls
+    return {name: cls for name, cls in sorted(found.items()) if not name.startswith("_")}
+
+
+READY = {name: cls for name, cls in defined().items() if name in cadenza.callbacks.__all__}
+BASES = {"Mixing"}
+"""Defined in the package for others to derive from, and not exported."""
+
+
+def test_whatever_is_defined_is_exported() -> None:
+    assert READY
+    assert set(defined()) - BASES == set(READY)
+
+
+@pytest.mark.parametrize("cls", READY.values(), ids=READY)
+def test_it_behaves_as_a_callback_should(cls: type[Callback]) -> None:
+    check_callback(cls.example)
+
+
+@pytest.mark.parametrize("cls", READY.values(), ids=READY)
+def test_it_says_what_it_does_with_an_example(cls: type[Callback]) -> None:
+    examples = doctest.DocTestParser().get_examples(cls.__doc__ or "")
+    assert any(cls.__name__ in example.source for example in examples)
+    assert f"### {cls.__name__}\n" in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("cls", READY.values(), ids=READY)
+def test_it_knows_no_other_callback_by_holding_it(cls: type[Callback]) -> None:
+    assert not isinstance(cls.example(), MainCallback)
+    one, two = cls.example(), cls.example()
+    assert one is not two
+    check_registration(one)
+
+
+@pytest.mark.parametrize("cls", READY.values(), ids=READY)
+def test_an_argument_that_does_not_exist_is_refused(cls: type[Callback]) -> None:
+    with pytest.raises(TypeError):
+        cls(no_such_argument=1)
+
+
+def test_a_class_in_place_of_an_instance_is_refused_for_all() -> None:
+    for cls in READY.values():
+        with pytest.raises(CallbackError, match=cls.__name__):
+            check_registration(cls)
