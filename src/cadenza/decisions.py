@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from cadenza.frames import Epoch, Pass
 from cadenza.history import unknown_metric
 from cadenza.points import MODES, POINTS
-from cadenza.requests import END_EPOCH, OF_ITERATION, REPLAN, SAVE, SKIP_VALIDATION, STOP
+from cadenza.requests import END_EPOCH, EXCHANGE, OF_ITERATION, REPLAN, SAVE, SKIP_VALIDATION, STOP
 from cadenza.spans import fire
 
 if TYPE_CHECKING:
+    from cadenza.plan import Plan
     from cadenza.run import Run
 
 
@@ -61,6 +62,9 @@ def between_iterations(run: Run, this: Pass) -> bool:
     run._asked = asked & ~OF_ITERATION
     if asked & REPLAN:
         replan(run)
+    if asked & EXCHANGE:
+        run._asked &= ~EXCHANGE
+        run._exchange(run)
     if this.training:
         if asked & SAVE:
             serve_save(run)
@@ -94,17 +98,28 @@ def replan(run: Run) -> None:
     old, new = run._plan, run._make_plan(run)
     new.claim(run)
     old.release(run, keep=new.callbacks)
-    run._plan = new
+    follow(run, new)
     new.begin(run)
-    for frame in run._open:
-        if isinstance(frame, Pass):
-            frame.score = run._plan.stages[frame.stage]
-    if isinstance(run._pass, Pass):
-        run._verbs = run._pass.score.verbs
     run._removed += [callback for callback in old.callbacks if not any(callback is one for one in new.callbacks)]
     for callback in new.callbacks:
         if not any(callback is one for one in old.callbacks):
             fire(run, POINTS["after_register"], run._plan.own(callback, "after_register"))
+
+
+def follow(run: Run, plan: Plan) -> None:
+    """From here on ``plan`` is played, in the passes that are open too."""
+    run._plan = plan
+    for frame in run._open:
+        if isinstance(frame, Pass):
+            frame.score = plan.stages[frame.stage]
+    if isinstance(run._pass, Pass):
+        run._verbs = run._pass.score.verbs
+
+
+def exchange(run: Run, plan: Plan) -> None:
+    """Plays ``plan`` in the place of the present one, of the same callbacks: one that times them, or the plain one."""
+    plan._handles = run._plan._handles
+    follow(run, plan)
 
 
 def refuse_unknown_watch(run: Run) -> None:

@@ -32,8 +32,8 @@ def begin(run: Run) -> None:
     if not training.launched:
         training.launched = True
         fire(run, POINTS["after_launch"], plan.after_launch)
-    fire(run, POINTS["before_run"], plan.before_run)
-    enter(run, POINTS["around_run"], plan.around_run, run._exits)
+    fire(run, POINTS["before_run"], run._plan.before_run)  # by now it may be one that times its players
+    enter(run, POINTS["around_run"], run._plan.around_run, run._exits)
     plan.check(run)
 
 

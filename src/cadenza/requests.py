@@ -18,6 +18,8 @@ SAVE = BIT["save"]
 STOP = BIT["stop"]
 REPLAN = 1 << len(BIT)
 """Not a request of the table: a callback was added to or removed from a running trainer."""
+EXCHANGE = REPLAN << 1
+"""Nor is this: ``run._exchange`` is to be called between this iteration and the next, to play another plan."""
 
 OF_ITERATION = sum(BIT[name] for name, request in REQUESTS.items() if request.scope == "iter")
 OF_PASS = END_EPOCH

@@ -99,6 +99,7 @@ class Run(Rows):
         self._failing: BaseException | None = None
         self._owed: BaseException | None = None
         self._removed: list[Callback] = []
+        self._exchange: Callable[[Run], None]
         self._last_step: float = float("inf")
         self._on_cpu = self.device.type == "cpu"
         self._thread = threading.get_ident()

@@ -123,16 +123,23 @@ def two_optimizers(model):
     return [sgd(model[0].parameters()), sgd(model[2].parameters())]
 
 
-@pytest.mark.parametrize("spoil", [(), (1, 4)], ids=["finite", "infinite"])
-def test_two_optimizers_and_a_clip_are_bit_equal_to_a_loop_of_ones_own(spoil):
+def test_two_optimizers_and_a_clip_are_bit_equal_to_a_loop_of_ones_own():
     precision = Precision("fp16")
-    trainer = made(precision, GradientClip(norm=0.5), Spoil(*spoil), optimizers=two_optimizers)
+    trainer = made(precision, GradientClip(norm=0.5), optimizers=two_optimizers)
     trainer.fit(tiny_loader(), epochs=2)
-    model, scaler = by_hand(torch.float16, two_optimizers, spoil=spoil, clip=0.5)
+    model, scaler = by_hand(torch.float16, two_optimizers, clip=0.5)
     assert precision.state_dict() == {"scaler": scaler.state_dict()}
-    assert torch.equal(trainer.model[0].weight, model[0].weight)
-    assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
-    assert spoil or same(trainer.model, model)
+    assert same(trainer.model, model)
+
+
+def test_all_optimizers_step_or_none():
+    trainer = made(Precision("fp16"), Spoil(1), optimizers=two_optimizers)
+    weights = []
+    trainer.on("after_train_iter")(lambda run: weights.append([p.detach().clone() for p in run.module.parameters()]))
+    trainer.fit(tiny_loader(), epochs=1)
+    assert trainer.clock.steps == 2
+    assert all(torch.equal(one, other) for one, other in zip(weights[0], weights[1], strict=True))
+    assert not any(torch.equal(one, other) for one, other in zip(weights[1], weights[2], strict=True))
 
 
 def test_a_withheld_step_counts_as_skipped():
@@ -154,7 +161,7 @@ def test_a_withheld_step_counts_as_skipped():
     assert skipped == [set(), {"step"}, set()]
     assert recorder.trace == [
         *["before_step", "after_step", "after_zero_grad"],
-        *["before_step", "after_zero_grad"],
+        "after_zero_grad",
         *["before_step", "after_step", "after_zero_grad"],
     ]
     assert trainer.clock.steps == 2

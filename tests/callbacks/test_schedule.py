@@ -289,34 +289,15 @@ def test_a_skipped_step_does_not_move_it(request_name: str, kind: str) -> None:
     assert lrs == pytest.approx([LR * 0.9**k for k in range(TOTAL - 4)], rel=1e-12)
 
 
-class Withholding:
-    """A scaler as the loop uses it, which withholds some steps as if their gradients were not finite."""
-
-    def __init__(self, withheld: set[int]) -> None:
-        self.calls, self.withheld, self.factor = -1, withheld, 1.0
-
-    def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        return loss * 1.0
-
-    def unscale_(self, optimizer: Any) -> None:
-        self.calls += 1
-
-    def step(self, optimizer: Any) -> None:
-        if self.calls in self.withheld:
-            self.factor /= 2
-        else:
-            optimizer.step()
-
-    def update(self) -> None:
-        pass
-
-    def get_scale(self) -> float:
-        return self.factor
-
-
 class FP16(Callback):
+    """A real scaler, and gradients that it must withhold in the batches 0, 1 and 7."""
+
     def before_run(self, run: Any) -> None:
-        run.scaler = Withholding({0, 1, 7})
+        run.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+
+    def after_backward(self, run: Any) -> None:
+        if run.clock.batches in (0, 1, 7):
+            run.optimizer.param_groups[0]["params"][0].grad.fill_(float("inf"))
 
 
 @pytest.mark.parametrize("cadence", ["step", "epoch"])

@@ -1,0 +1,49 @@
+"""What happens when a callback that only measures or shows something fails."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+
+class Faults:
+    """Part of a callback with an argument ``on_error``: "raise" ends the run, "warn" switches the callback off."""
+
+    name: str
+    on_error: str = "raise"
+    _off: weakref.ref[Run] | None = None
+
+    def _check_on_error(self, on_error: str) -> None:
+        if on_error not in ("raise", "warn"):
+            raise ValueError(f'{self.name}: on_error is "raise" or "warn", not {on_error!r}')
+        self.on_error = on_error
+
+    def _is_off(self, run: Run) -> bool:
+        return self._off is not None and self._off() is run
+
+
+def tolerant(play: Callable[[Any, Run], None]) -> Callable[[Any, Run], None]:
+    """Lets a player of a point fail as its callback's ``on_error`` says; once it failed with "warn", it and the other
+    such players of the callback rest until the next run."""
+
+    @functools.wraps(play)
+    def play_or_rest(self: Any, run: Run) -> None:
+        if self._is_off(run):
+            return
+        try:
+            play(self, run)
+        except Exception as error:
+            if self.on_error == "raise":
+                raise
+            self._off = weakref.ref(run)
+            warnings.warn(
+                f"{self.name} is switched off, the run goes on: {type(error).__name__}: {error}", stacklevel=2
+            )
+
+    return play_or_rest

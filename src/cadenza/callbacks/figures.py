@@ -1,0 +1,76 @@
+"""Figures that need no display: made without pyplot, and written whole."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cadenza.callbacks.folders import checked_path, write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from cadenza.run import Run
+
+FORMATS = ("png", "pdf", "svg")
+_METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+"""What would make two files of the same figure differ is left out."""
+
+
+def checked_format(path: str | os.PathLike[str] | None, format: str | None, who: str) -> str:
+    """The format of the figures that ``path`` or ``format`` asks for; png if neither says."""
+    if find_spec("matplotlib") is None:
+        raise ImportError(f"{who} draws with matplotlib: pip install matplotlib")
+    checked_path(path, who)
+    suffix = Path(path).suffix.removeprefix(".").lower() if path is not None else None
+    for found in (suffix, format):
+        if found is not None and found not in FORMATS:
+            raise ValueError(f"{who}: a figure is written as {', '.join(FORMATS)}, not {found!r}")
+    if suffix is not None and format not in (None, suffix):
+        raise ValueError(f"{who}: path ends in .{suffix}, but format is {format!r}; leave one of them out")
+    return suffix or format or "png"
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure of so many inches whose labels are given the room that they need."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def figure_bytes(figure: Figure, format: str = "png", dpi: int = 100) -> bytes:
+    """The file of a figure. A letter that no font has is drawn as a box; that is no reason to end a training."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        figure.savefig(buffer, format=format, dpi=dpi, metadata=_METADATA.get(format, {}))
+    return buffer.getvalue()
+
+
+def write_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 100) -> None:
+    """Writes ``figure`` in the format that the end of ``path`` names."""
+    path = Path(path)
+    write_whole(path, figure_bytes(figure, path.suffix.removeprefix(".").lower() or "png", dpi))
+
+
+def keep_figure(run: Run, who: str, figure: Figure, path: Path) -> None:
+    """Writes the figure of a callback, and notes in ``run.store["plots"]`` where its latest one is."""
+    write_figure(figure, path)
+    key = f"{who} {run.loader_name}" if run.loader_name else who
+    run.store.setdefault("plots", {})[key] = str(path)
+
+
+def plain(text: object, longest: int = 60) -> str:
+    """``text`` as it is drawn letter by letter: no formulas between dollar signs, not longer than ``longest``.
+
+    >>> plain("price in $"), plain("a very long name of a metric", 12)
+    ('price in \\\\$', 'a very long…')
+    """
+    short = " ".join(str(text).split())
+    if len(short) > longest:
+        short = short[: longest - 1].rstrip() + "…"
+    return short.replace("$", r"\$")

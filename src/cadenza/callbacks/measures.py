@@ -1,0 +1,72 @@
+"""Measures of one batch as plain functions: one value for each sample, so that means over batches are exact."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def accuracy(output: Tensor, targets: Tensor) -> Tensor:
+    """1 for each sample whose highest score is that of its class, else 0; over positions, the share of them.
+
+    ``output`` holds scores of shape (N, C, ...), ``targets`` classes of shape (N, ...), or scores of the same shape
+    as ``output`` (soft labels), of which the highest counts.
+
+    >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
+    tensor([1., 0.])
+    """
+    return _per_sample(output.argmax(1) == _classes(output, targets))
+
+
+def top_k_accuracy(output: Tensor, targets: Tensor, k: int = 5) -> Tensor:
+    """1 for each sample whose class is among its ``k`` highest scores, else 0. ``functools.partial`` sets ``k``.
+
+    >>> top_k_accuracy(torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3]]), torch.tensor([2, 1]), k=2)
+    tensor([1., 0.])
+    """
+    if not 1 <= k <= output.shape[1]:
+        raise ValueError(f"k must be from 1 to the number of classes, here {output.shape[1]}, not {k}")
+    highest = output.topk(k, dim=1).indices
+    return _per_sample((highest == _classes(output, targets).unsqueeze(1)).any(1))
+
+
+def mean_absolute_error(output: Tensor, targets: Tensor) -> Tensor:
+    """The distance of each sample from its target.
+
+    >>> mean_absolute_error(torch.tensor([[1.0], [3.0]]), torch.tensor([1.5, 3.0]))
+    tensor([0.5000, 0.0000])
+    """
+    return _per_sample((_like(output, targets) - targets).abs())
+
+
+def mean_squared_error(output: Tensor, targets: Tensor) -> Tensor:
+    """The squared distance of each sample from its target.
+
+    >>> mean_squared_error(torch.tensor([[1.0], [3.0]]), torch.tensor([1.5, 3.0]))
+    tensor([0.2500, 0.0000])
+    """
+    return _per_sample((_like(output, targets) - targets).square())
+
+
+def _per_sample(values: Tensor) -> Tensor:
+    values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+    return values.flatten(1).mean(1) if values.dim() > 1 else values
+
+
+def _classes(output: Tensor, targets: Tensor) -> Tensor:
+    if output.dim() < 2:
+        raise ValueError(f"scores have the shape (samples, classes, ...), not {tuple(output.shape)}")
+    targets = targets.argmax(1) if targets.shape == output.shape else targets
+    expected = (output.shape[0], *output.shape[2:])
+    if tuple(targets.shape) != expected:
+        raise ValueError(f"scores of shape {tuple(output.shape)} need targets of shape {expected}, not {targets.shape}")
+    return targets
+
+
+def _like(output: Tensor, targets: Tensor) -> Tensor:
+    """``output`` in the shape of ``targets``; only a last dimension of one may differ, nothing is spread out."""
+    if output.shape == targets.shape:
+        return output
+    if output.shape == (*targets.shape, 1) or targets.shape == (*output.shape, 1):
+        return output.reshape(targets.shape)
+    raise ValueError(f"outputs of shape {tuple(output.shape)} and targets of shape {tuple(targets.shape)} do not match")

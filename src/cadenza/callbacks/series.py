@@ -1,0 +1,141 @@
+"""The rows of a history as series that can be drawn: metrics of one family together, train beside val."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import groupby
+
+from cadenza.history import History, Row
+from cadenza.points import STAGES
+
+
+@dataclass
+class Series:
+    """The values of one metric, each with the place at which it was measured."""
+
+    name: str
+    x: list[float] = field(default_factory=list)
+    y: list[float] = field(default_factory=list)
+
+    def best(self, mode: str) -> tuple[float, float] | None:
+        """Place and value of the first best one; None if none is finite.
+
+        >>> Series("loss", [1, 2, 3], [0.5, 0.3, 0.3]).best("min")
+        (2, 0.3)
+        """
+        finite = [(x, y) for x, y in zip(self.x, self.y, strict=True) if math.isfinite(y)]
+        if not finite:
+            return None
+        return min(finite, key=lambda point: point[1] if mode == "min" else -point[1])
+
+
+@dataclass
+class Family:
+    """The series that are drawn together, and what their places count: "epochs" or "steps"."""
+
+    name: str
+    unit: str
+    series: list[Series] = field(default_factory=list)
+
+
+def families(history: History, metrics: Sequence[str] | None = None) -> list[Family]:
+    """The families in order of appearance, losses first. ``metrics`` are names or patterns such as ``"val/*"``.
+
+    A family that was measured once an epoch lies over the epochs that were done, and what was measured within an epoch
+    at the fraction of it; one that was only logged in iterations lies over the steps.
+    """
+    history.settle()
+    names = dict.fromkeys(name for row in history.rows for name in row.raw())
+    chosen = [name for name in names if metrics is None or any(fnmatchcase(name, one) for one in metrics)]
+    loaders = loader_names(names)
+    groups: dict[str, list[str]] = {}
+    for name in sorted(chosen, key=lambda name: family_of(name, loaders) != "loss"):
+        groups.setdefault(family_of(name, loaders), []).append(name)
+    timeline = _Timeline(history)
+    return [_family(history.rows, family, members, timeline) for family, members in groups.items()]
+
+
+def loader_names(names: Iterable[str]) -> set[str]:
+    """The loaders that have names: each has measured its loss, such as ``val/night/loss``."""
+    parts = (name.split("/") for name in names)
+    return {"/".join(p[1:-1]) for p in parts if len(p) > 2 and p[0] in STAGES and p[-1] == "loss"}
+
+
+def family_of(name: str, loaders: Iterable[str] = ()) -> str:
+    """What is measured, without where.
+
+    >>> family_of("val/loss"), family_of("val/night/accuracy", {"night"}), family_of("lr")
+    ('loss', 'accuracy', 'lr')
+    """
+    stage, _, rest = name.partition("/")
+    if stage not in STAGES or not rest:
+        return name
+    for loader in loaders:
+        if rest.startswith(f"{loader}/"):
+            return rest.removeprefix(f"{loader}/")
+    return rest
+
+
+def _family(rows: list[Row], family: str, names: list[str], timeline: _Timeline) -> Family:
+    by_epoch = any(row.kind == "epoch" and name in row for row in rows for name in names)
+    result = Family(family, "epochs" if by_epoch else "steps")
+    for name in names:
+        points = [(timeline.place(row, by_epoch), row[name]) for row in rows if name in row]
+        points.sort(key=lambda point: point[0])
+        series = Series(name)
+        for x, same in groupby(points, key=lambda point: point[0]):
+            values = [y for _, y in same]
+            series.x.append(x)
+            series.y.append(sum(values) / len(values))
+        result.series.append(series)
+    return result
+
+
+class _Timeline:
+    """Where a row lies in the training."""
+
+    def __init__(self, history: History) -> None:
+        self.last: dict[int, int] = {}
+        """For each epoch the number of batches up to its end."""
+        latest: dict[int, int] = {}
+        for row in history.rows:
+            epoch, batch = row.at.get("epoch"), row.at.get("batch")
+            if isinstance(epoch, int) and isinstance(batch, int):
+                known = self.last if row.kind == "epoch" else latest
+                known[epoch] = max(batch, known.get(epoch, 0))
+        self.last = {**latest, **self.last}
+
+    def place(self, row: Row, by_epoch: bool) -> float:
+        epoch, batch, step = (row.at.get(name) for name in ("epoch", "batch", "step"))
+        if not by_epoch:
+            return float(step) if isinstance(step, int) else 0.0
+        if not isinstance(epoch, int):
+            return 0.0
+        if row.kind == "epoch" or not isinstance(batch, int):
+            return epoch + 1.0
+        before = self.last.get(epoch - 1, 0)
+        batches = max(self.last[epoch] - before, 1)
+        return epoch + min(max((batch - before) / batches, 0.0), 1.0)
+
+
+def thinned(series: Series, most: int = 1000) -> tuple[Series, list[float], list[float]]:
+    """A series of at most ``most`` means, with the least and the greatest value behind each.
+
+    >>> thinned(Series("loss", [1, 2, 3, 4], [4.0, 2.0, 1.0, 3.0]), most=2)
+    (Series(name='loss', x=[1.5, 3.5], y=[3.0, 2.0]), [2.0, 1.0], [4.0, 3.0])
+    """
+    size = math.ceil(len(series.x) / most)
+    if size <= 1:
+        return series, series.y, series.y
+    means, low, high = Series(series.name), [], []
+    for start in range(0, len(series.x), size):
+        x, y = series.x[start : start + size], series.y[start : start + size]
+        finite = [value for value in y if math.isfinite(value)]
+        means.x.append(sum(x) / len(x))
+        means.y.append(sum(finite) / len(finite) if finite else math.nan)
+        low.append(min(finite, default=math.nan))
+        high.append(max(finite, default=math.nan))
+    return means, low, high
