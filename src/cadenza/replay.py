@@ -144,6 +144,7 @@ class _Conductor(Callback):
         record = self.tape["batches"][self.index]
         if self.index == 0:
             restore(run, self.tape["moment"], run.callbacks)
+            restore_rng(self.tape["moment"]["rng"], run.device)
         run._pass.index = record["batch_idx"]
         restore_rng(record["rng"], run.device)
         if self.index == self.stop_at:

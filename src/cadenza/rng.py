@@ -21,10 +21,12 @@ def seed_everything(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed)
 
 
-def rng_state(device: torch.device | None = None) -> dict[str, Any]:
-    """The state of every generator; ``set_rng_state`` puts it back."""
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    if "numpy" in sys.modules:
+def rng_state(device: torch.device | None = None, *, host: bool = True) -> dict[str, Any]:
+    """The state of every generator, ``host=False`` of torch's alone; ``set_rng_state`` puts it back."""
+    state: dict[str, Any] = {"torch": torch.get_rng_state()}
+    if host:
+        state["python"] = random.getstate()
+    if host and "numpy" in sys.modules:
         state["numpy"] = sys.modules["numpy"].random.get_state()
     if device is not None and device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -32,7 +34,8 @@ def rng_state(device: torch.device | None = None) -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any], device: torch.device | None = None) -> None:
-    random.setstate(state["python"])
+    if "python" in state:
+        random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
     if "numpy" in state:
         sys.modules["numpy"].random.set_state(state["numpy"])

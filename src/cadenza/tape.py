@@ -6,6 +6,7 @@ Everything is kept on the host, in tensors and plain containers only, so that th
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import tempfile
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza.callback import Callback, Order
 from cadenza.data import length_of
@@ -36,21 +38,29 @@ class CannotKeep(TypeError):
 # Copies on the host -------------------------------------------------------------------------------------------------
 
 
-def to_host(value: Any, what: str = "this") -> Any:
+def to_host(value: Any, what: str = "this", into: Any = None) -> Any:
     """A copy of ``value`` on the host. A copy from a device is only queued: wait for the device before reading it.
+
+    ``into`` is an earlier copy that is no longer needed; tensors of the same form are written into its memory, which
+    costs a fraction of new memory.
 
     >>> to_host({"x": [torch.ones(2), 3]})
     {'x': [tensor([1., 1.]), 3]}
     """
     if isinstance(value, Tensor):
         value = value.detach()
+        if isinstance(into, Tensor) and into.shape == value.shape and into.dtype == value.dtype:
+            return into.copy_(value, non_blocking=True)
         return value.clone() if value.device.type == "cpu" else value.to("cpu", non_blocking=True)
     if isinstance(value, Counter):  # the milestones of a scheduler
         return Counter(value)
     if isinstance(value, Mapping):
-        return {to_host(key, what): to_host(inner, f"{what}[{key!r}]") for key, inner in value.items()}
+        old = into if isinstance(into, Mapping) else {}
+        return {to_host(k, what): to_host(inner, f"{what}[{k!r}]", old.get(k)) for k, inner in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(to_host(inner, f"{what}[{index}]") for index, inner in enumerate(value))
+        olds = into if type(into) is type(value) and len(into) == len(value) else [None] * len(value)
+        parts = enumerate(zip(value, olds, strict=True))
+        return type(value)(to_host(inner, f"{what}[{index}]", old) for index, (inner, old) in parts)
     if isinstance(value, _PLAIN):
         return value
     raise CannotKeep(f"{what} is a {type(value).__name__}, and only tensors and plain values can be kept")
@@ -88,15 +98,18 @@ def restore_rng(state: dict[str, Any], device: torch.device) -> None:
 # A moment -----------------------------------------------------------------------------------------------------------
 
 
-def capture(run: Run) -> dict[str, Any]:
-    """Everything but the random numbers that shapes what a training does from here on."""
+def capture(run: Run, into: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that shapes what a training does from here on. ``into`` is an earlier moment that is let go of."""
     module = run.module
     return {
-        "tensors": to_host(dict(_tensors(module)), "the model"),
+        "rng": rng_state(run.device),
+        "tensors": to_host(dict(_tensors(module)), "the model", into.get("tensors")),
         "frozen": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
         "training": {name: inner.training for name, inner in module.named_modules()},
         "gradients": to_host({name: p.grad for name, p in module.named_parameters() if p.grad is not None}),
-        "optimizers": [to_host(optimizer.state_dict(), "an optimizer") for optimizer in run.optimizers],
+        "optimizers": to_host(
+            [optimizer.state_dict() for optimizer in run.optimizers], "an optimizer", into.get("optimizers")
+        ),
         "schedulers": [to_host(scheduler.state_dict(), "a scheduler") for scheduler in run.schedulers],
         # The state of a scaler cannot be had without waiting for the device.
         "scaler": None if run.scaler is None else to_host(run.scaler.state_dict(), "the scaler"),
@@ -150,6 +163,14 @@ def plays_again(callback: Callback) -> bool:
 # The tape -----------------------------------------------------------------------------------------------------------
 
 
+def draws_on_the_host(loader: Any) -> bool:
+    """Whether reading ``loader`` may draw from the generators of Python and NumPy in this process. Where it cannot,
+    they are as the moment and what is played since leave them, and need not be kept with every batch, which is dear."""
+    if isinstance(loader, DataLoader):
+        return loader.num_workers == 0 and type(loader.dataset) is not TensorDataset
+    return not isinstance(loader, list | tuple)
+
+
 class Tape:
     """Keeps one moment and what came since. ``due`` says that a new moment should be captured."""
 
@@ -157,6 +178,8 @@ class Tape:
         self.every, self.memory = every, memory
         self.moment: dict[str, Any] = {}
         self.batches: list[dict[str, Any]] = []
+        self._spare: list[Any] = []
+        self._host_draws = True
         self._bytes = 0
         self._next = -1
         self._ended = True
@@ -171,9 +194,10 @@ class Tape:
 
     def begin(self, run: Run) -> None:
         """Captures the moment; the tape is empty after it."""
+        self._spare = [kept["batch"] for kept in self.batches]
         self.batches.clear()
-        self.moment.clear()  # first let go of the old one: there is never more than one
-        self.moment = capture(run)
+        self.moment = capture(run, self.moment)
+        self._host_draws = draws_on_the_host(run.loader)
         self._bytes, self._next, self._ended = 0, run.clock.batches, False
 
     def record(self, run: Run) -> int | None:
@@ -184,12 +208,14 @@ class Tape:
         if self._ended or self._next != run.clock.batches:  # else batches are missing in between
             self._ended = True
             return None
-        batch = to_host(run.batch, "the batch")
+        number = len(self.batches)
+        batch = to_host(run.batch, "the batch", self._spare[number] if number < len(self._spare) else None)
         self._bytes += sum(tensor.nbytes for tensor in tensors_in(batch))
         self._next = run.clock.batches + 1
         place = {"batch_idx": run.batch_idx, "epoch": run.epoch, "step": run.clock.steps}
-        self.batches.append({"batch": batch, "rng": rng_state(run.device), "loss": None, **place})
-        return len(self.batches) - 1
+        rng = rng_state(run.device, host=self._host_draws)
+        self.batches.append({"batch": batch, "rng": rng, "loss": None, **place})
+        return number
 
     def write(self, path: Path, last: int, hit: dict[str, Any]) -> None:
         """Writes the file, up to and with batch ``last``. It is there as a whole or not at all."""
@@ -203,7 +229,8 @@ class Tape:
             torch.accelerator.synchronize()  # for the copies that were only queued
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.partial")
-        torch.save({"format": FORMAT, "hit": hit, "moment": self.moment, "batches": batches}, partial)
+        moment = {**self.moment, "rng": _plain_rng(self.moment["rng"])}
+        torch.save({"format": FORMAT, "hit": hit, "moment": moment, "batches": batches}, partial)
         os.replace(partial, path)
 
 
@@ -221,7 +248,10 @@ def folder_for(run: Run, chosen: Path | None) -> Path:
 
 def read_tape(file: str | os.PathLike[str]) -> dict[str, Any]:
     """What ``Tape.write`` wrote; no code in the file is run."""
-    content = torch.load(file, map_location="cpu", weights_only=True)
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError):
+        content = None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{os.fspath(file)} is not a replay file of this version ({FORMAT})")
     if "numpy" not in sys.modules and any("numpy" in one["rng"] for one in content["batches"]):

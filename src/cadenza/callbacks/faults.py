@@ -29,8 +29,8 @@ class Faults:
 
 
 def tolerant(play: Callable[[Any, Run], None]) -> Callable[[Any, Run], None]:
-    """Lets a player of a point fail as its callback's ``on_error`` says; once it failed with "warn", it and the other
-    such players of the callback rest until the next run."""
+    """Lets a player of a point fail as its callback's ``on_error`` says; once it failed, it and the other such players
+    of the callback rest until the next run."""
 
     @functools.wraps(play)
     def play_or_rest(self: Any, run: Run) -> None:
@@ -39,9 +39,9 @@ def tolerant(play: Callable[[Any, Run], None]) -> Callable[[Any, Run], None]:
         try:
             play(self, run)
         except Exception as error:
+            self._off = weakref.ref(run)
             if self.on_error == "raise":
                 raise
-            self._off = weakref.ref(run)
             warnings.warn(
                 f"{self.name} is switched off, the run goes on: {type(error).__name__}: {error}", stacklevel=2
             )

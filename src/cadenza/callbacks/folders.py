@@ -17,7 +17,7 @@ DEFAULT = "runs"
 def place_for(run: Run, path: str | os.PathLike[str] | None, name: str, *, plot: bool = False) -> Path:
     """The file to write: ``path`` if it was chosen, else ``name`` in the folder of the experiment, else in ``runs``.
 
-    ``{epoch}``, ``{step}`` and ``{loader}`` in it are filled in. A pass over a loader that has a name adds that name to
+    ``{epoch}``, ``{step}``, ``{stage}`` and ``{loader}`` in it are filled in. A pass over a loader that has a name adds that name to
     the file's, so that several loaders do not overwrite each other.
     """
     experiment = run.experiment
@@ -30,20 +30,23 @@ def place_for(run: Run, path: str | os.PathLike[str] | None, name: str, *, plot:
         chosen = Path(own if plot else folder) / name
     else:
         chosen = Path(DEFAULT) / name
-    return filled(chosen, run.epoch, run.clock.steps, run.loader_name)
+    return filled(chosen, run.epoch, run.clock.steps, run.stage, run.loader_name)
 
 
-def filled(path: Path, epoch: int, step: int, loader: str | None = None) -> Path:
+def filled(path: Path, epoch: int, step: int, stage: str | None = None, loader: str | None = None) -> Path:
     """``path`` with its places filled in.
 
-    >>> filled(Path("grads-{epoch}.png"), epoch=7, step=120).name, filled(Path("grid.png"), 0, 0, "night").name
-    ('grads-007.png', 'grid-night.png')
+    >>> filled(Path("grads-{epoch}.png"), epoch=7, step=120).name
+    'grads-007.png'
+    >>> filled(Path("{stage}.png"), epoch=7, step=120, stage="val", loader="night").name
+    'val-night.png'
     """
     text = str(path)
     safe = re.sub(r"[^\w.-]+", "_", loader) if loader else ""
     if safe and "{loader}" not in text:
         text = str(path.with_name(f"{path.stem}-{safe}{path.suffix}"))
-    for place, value in (("{epoch}", f"{epoch:03d}"), ("{step}", f"{step:06d}"), ("{loader}", safe)):
+    values = {"{epoch}": f"{epoch:03d}", "{step}": f"{step:06d}", "{stage}": stage or "", "{loader}": safe}
+    for place, value in values.items():
         text = text.replace(place, value)
     return Path(text)
 

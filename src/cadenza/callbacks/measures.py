@@ -36,7 +36,7 @@ def mean_absolute_error(output: Tensor, targets: Tensor) -> Tensor:
     >>> mean_absolute_error(torch.tensor([[1.0], [3.0]]), torch.tensor([1.5, 3.0]))
     tensor([0.5000, 0.0000])
     """
-    return _per_sample((_like(output, targets) - targets).abs())
+    return _per_sample((shaped_like(output, targets) - targets).abs())
 
 
 def mean_squared_error(output: Tensor, targets: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def mean_squared_error(output: Tensor, targets: Tensor) -> Tensor:
     >>> mean_squared_error(torch.tensor([[1.0], [3.0]]), torch.tensor([1.5, 3.0]))
     tensor([0.2500, 0.0000])
     """
-    return _per_sample((_like(output, targets) - targets).square())
+    return _per_sample((shaped_like(output, targets) - targets).square())
 
 
 def _per_sample(values: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def _classes(output: Tensor, targets: Tensor) -> Tensor:
     return targets
 
 
-def _like(output: Tensor, targets: Tensor) -> Tensor:
+def shaped_like(output: Tensor, targets: Tensor) -> Tensor:
     """``output`` in the shape of ``targets``; only a last dimension of one may differ, nothing is spread out."""
     if output.shape == targets.shape:
         return output

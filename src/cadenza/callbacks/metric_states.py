@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from cadenza.history import as_scalar
+
 Value: TypeAlias = float | Tensor
 
 
@@ -46,7 +48,7 @@ class FunctionMean:
             return
         values = value.to(exact(value.device))
         each = values.sum() if values.numel() == samples else values.mean() * samples
-        self.total = self.total.to(each.device, each.dtype) + each
+        self.total = self.total + each if self.weight else each
         self.weight += samples
 
     def result(self) -> Tensor:
@@ -118,10 +120,11 @@ def spread(name: str, value: Any) -> dict[str, Value]:
     >>> spread("f1", {"macro": 0.5, "each": torch.tensor([0.25, 0.75])})
     {'f1/macro': 0.5, 'f1/each/0': tensor(0.2500), 'f1/each/1': tensor(0.7500)}
     """
+    inner: Iterable[tuple[Any, Any]]
     if isinstance(value, Mapping):
         inner = value.items()
     elif isinstance(value, list | tuple) or (isinstance(value, Tensor) and value.dim() == 1 and value.numel() != 1):
         inner = enumerate(value)
     else:
-        return {name: value}
+        return {name: as_scalar(name, value)}
     return {key: one for part, found in inner for key, one in spread(f"{name}/{part}", found).items()}

@@ -33,7 +33,8 @@ class Metrics(PassMeasure, Callback):
     ``stages`` says which passes are measured, some of "train", "val" and "test". A metric is called
     ``val/accuracy``, with several loaders ``val/<loader>/accuracy``; an object whose result is a dict or a row of
     numbers gives ``val/<name>/<key>``. ``prepare`` is a function of the run that returns ``(output, targets)``, for
-    batches or outputs of another form. With ``on_error="warn"`` a metric that raises is left out for the rest of the
+    batches or outputs of another form (some objects of torchmetrics guess from each batch whether scores are logits:
+    give those probabilities). With ``on_error="warn"`` a metric that raises is left out for the rest of the
     run, with a warning; otherwise it ends the run with a note that names it.
 
     It plays after each batch, outside the step, and never waits for the device. In training it sees the outputs that
@@ -73,7 +74,7 @@ class Metrics(PassMeasure, Callback):
         return cls({"accuracy": accuracy}, stages={"train", "val"})
 
     def explain(self) -> str:
-        return f"{', '.join(self.metrics)} over {', '.join(sorted(self.stages))}"
+        return f"{', '.join(self.metrics)} over {', '.join(sorted(self.stages or ()))}"
 
     def before_run(self, run: Run) -> None:
         self.off.clear()
@@ -100,6 +101,14 @@ class Metrics(PassMeasure, Callback):
             self.leave_out(name, error)
             return None
 
+    def give_up(self, error: Exception) -> None:
+        names = [name for name in self.metrics if name not in self.off]
+        self.off.update(names)
+        self.switch_off(f"output and targets for {', '.join(names)}", error)
+
+    def has_given_up(self) -> bool:
+        return len(self.off) == len(self.metrics)
+
     def leave_out(self, name: str, error: Exception) -> None:
         self.off.add(name)
         self.switch_off(f"the metric {name!r}", error)
@@ -121,9 +130,11 @@ class Group:
         found: dict[str, Value] = {}
         for name, state in self.states.items():
             if state.weight:
-                result = self.owner.guarded(name, state.result)
-                found.update({} if result is None else spread(name, result))
+                found.update(self.owner.guarded(name, partial(self._result, name)) or {})
         return found
+
+    def _result(self, name: str) -> dict[str, Value]:
+        return spread(name, self.states[name].result())
 
     def _add_up(self, run: Run) -> None:
         """Sums and weights over all processes, in one reduction. What failed in one of them is left out in all."""

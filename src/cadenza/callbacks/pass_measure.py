@@ -35,7 +35,8 @@ class PassMeasure:
     """
 
     name: str
-    order = Order.MEASURE
+    order: int = Order.MEASURE
+    stages: frozenset[str] | set[str] | None
 
     def __init__(self, stages: Iterable[str], prepare: Prepare | None, on_error: str) -> None:
         self.stages = checked_stages(stages)
@@ -51,9 +52,16 @@ class PassMeasure:
         """An empty tally for the pass that begins."""
         raise NotImplementedError  # pragma: no cover
 
+    def give_up(self, error: Exception) -> None:
+        """Nothing can be measured; ends in ``switch_off``."""
+        raise NotImplementedError  # pragma: no cover
+
+    def has_given_up(self) -> bool:
+        raise NotImplementedError  # pragma: no cover
+
     def wants(self, run: Run) -> bool:
         """Whether the open pass is to be measured."""
-        return run.stage in self.stages
+        return run.stage in (self.stages or ())
 
     # Points ---------------------------------------------------------------------------------------------------------
 
@@ -68,9 +76,18 @@ class PassMeasure:
 
     def after_iter(self, run: Run) -> None:
         if self.wants(run) and was_computed(run):
-            tally = self._open.get(prefix_of(run)) or self._open_tally(run)
-            with torch.no_grad():
+            self.take(run, self._open.get(prefix_of(run)) or self._open_tally(run))
+
+    def take(self, run: Run, tally: Tally) -> None:
+        """Adds this batch to ``tally``."""
+        if self.has_given_up():
+            return
+        with torch.no_grad():
+            try:
                 output, targets = self.prepare(run) if self.prepare is not None else (run.output, run.targets)
+            except Exception as error:
+                self.give_up(error)
+            else:
                 tally.add(detached(output), detached(targets), run.main.count(run)[0])
 
     def _end(self, run: Run) -> None:

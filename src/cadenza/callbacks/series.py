@@ -99,26 +99,22 @@ class _Timeline:
 
     def __init__(self, history: History) -> None:
         self.last: dict[int, int] = {}
-        """For each epoch the number of batches up to its end."""
-        latest: dict[int, int] = {}
+        """For each epoch the number of steps up to its end, or up to the last row that tells."""
         for row in history.rows:
-            epoch, batch = row.at.get("epoch"), row.at.get("batch")
-            if isinstance(epoch, int) and isinstance(batch, int):
-                known = self.last if row.kind == "epoch" else latest
-                known[epoch] = max(batch, known.get(epoch, 0))
-        self.last = {**latest, **self.last}
+            epoch, step = row.at.get("epoch"), row.at.get("step")
+            if isinstance(epoch, int) and isinstance(step, int):
+                self.last[epoch] = max(step, self.last.get(epoch, 0))
 
     def place(self, row: Row, by_epoch: bool) -> float:
-        epoch, batch, step = (row.at.get(name) for name in ("epoch", "batch", "step"))
-        if not by_epoch:
-            return float(step) if isinstance(step, int) else 0.0
-        if not isinstance(epoch, int):
+        epoch, step = row.at.get("epoch"), row.at.get("step")
+        if not isinstance(epoch, int) or not isinstance(step, int):
             return 0.0
-        if row.kind == "epoch" or not isinstance(batch, int):
+        if not by_epoch:
+            return float(step)
+        if row.kind == "epoch":
             return epoch + 1.0
         before = self.last.get(epoch - 1, 0)
-        batches = max(self.last[epoch] - before, 1)
-        return epoch + min(max((batch - before) / batches, 0.0), 1.0)
+        return epoch + min(max((step - before) / max(self.last[epoch] - before, 1), 0.0), 1.0)
 
 
 def thinned(series: Series, most: int = 1000) -> tuple[Series, list[float], list[float]]:

@@ -74,7 +74,7 @@ def _section(cls: type[Callback]) -> str:
 
 def _signature(cls: type[Callback]) -> str:
     parameters = inspect.signature(cls).parameters.values()
-    words = []
+    words: list[str] = []
     for parameter in parameters:
         shown = parameter.replace(annotation=parameter.empty)
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in words and not any("*" in word for word in words):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cadenza import __version__
 from cadenza.cli.check import check_file
+from cadenza.cli.replaying import replay_file
 from cadenza.cli.score import points_text
 
 
@@ -23,11 +24,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "check", help="find misspelt points, wrong signatures and fields read where they are not"
     )
     check.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    replay = commands.add_parser(
+        "replay", help="play the step again at which NaNGuard found a NaN, and say whose it is"
+    )
+    replay.add_argument("file", type=Path, metavar="FILE")
+    replay.add_argument(
+        "--trainer",
+        required=True,
+        metavar="file.py:function",
+        help="a function without arguments that makes the trainer",
+    )
     options = parser.parse_args(arguments)
     if options.command == "points":
         print(points_text())
         return 0
+    if options.command == "replay":
+        return _replay(options.file, options.trainer)
     return _check(options.files)
+
+
+def _replay(file: Path, place: str) -> int:
+    try:
+        print(replay_file(file, place))
+    except (ValueError, ImportError) as error:
+        print(f"cadenza replay: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _check(files: Sequence[Path]) -> int:

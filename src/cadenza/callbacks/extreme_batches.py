@@ -1,0 +1,268 @@
+"""Keeping the batches that a model finds hardest or easiest."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cadenza.callback import Callback, Order, infer_mode
+from cadenza.history import as_scalar, read, unknown_metric
+from cadenza.points import STAGES
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+_KEEP = {"worst": ("worst",), "best": ("best",), "both": ("best", "worst")}
+
+
+@dataclass(frozen=True)
+class ExtremeBatch:
+    """A batch that was kept, with all its tensors on the CPU, and where it stood."""
+
+    value: float
+    epoch: int
+    batch_idx: int
+    batch: Any
+    output: Any = None
+
+
+class ExtremeBatches(Callback):
+    """Keeps the worst or the best batch of each pass, by its loss or by a metric, to be looked at afterwards.
+
+    The result is in ``run.store["extreme_batches"]`` and in ``found`` of the callback when a pass ends, and stays until
+    the next pass over the same data: by "train" or "val" (with a named loader "val/night") and then by "worst" or
+    "best" an ``ExtremeBatch`` with ``value``, ``epoch``, ``batch_idx``, ``batch`` and ``output``. The batch is kept as
+    it was at the end of its iteration, as a copy on the CPU. Of equal ones the first is kept; NaN is worse than
+    anything. A skipped batch does not count. Each process looks at its own batches.
+
+    ``by`` is "loss", the name of a metric that is logged in each iteration, or a function of the run that returns one
+    number. ``keep`` is "worst", "best" or "both". ``mode`` says whether "min" or "max" is better; for names it is
+    inferred, for a function it must be given. ``stages`` are the passes to look at: some of train, val, test and pred.
+    With ``outputs=True`` what the model returned is kept too.
+
+    On a GPU nothing waits in each batch: the values are read together every ``read_every`` batches, and until then that
+    many batches are kept on the device, as copies, since which of them to keep is not known. ``read_every=1`` keeps
+    none of them and waits each time. On the CPU each value is read at once, and only a batch that is kept is copied.
+
+    >>> import cadenza, torch
+    >>> from cadenza.testing import tiny_classifier, tiny_loader
+    >>> model, extremes = tiny_classifier(), ExtremeBatches(keep="both")
+    >>> sgd, loss = torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.CrossEntropyLoss()
+    >>> trainer = cadenza.Trainer(model, sgd, loss, callbacks=[extremes], device="cpu")
+    >>> _ = trainer.fit(tiny_loader(48), tiny_loader(24), epochs=2)
+    >>> worst = trainer.store["extreme_batches"]["val"]["worst"]
+    >>> worst.epoch, worst.batch_idx, worst.batch[0].shape
+    (1, 1, torch.Size([8, 4]))
+    """
+
+    order = Order.MEASURE
+    passive = True
+
+    def __init__(
+        self,
+        by: str | Callable[[Run], Any] = "loss",
+        *,
+        keep: str = "worst",
+        mode: str | None = None,
+        stages: Iterable[str] = ("train", "val"),
+        outputs: bool = False,
+        read_every: int = 16,
+    ) -> None:
+        if keep not in _KEEP:
+            raise ValueError(f'keep is "worst", "best" or "both", not {keep!r}')
+        if mode not in (None, "min", "max"):
+            raise ValueError(f'mode is "min" or "max", not {mode!r}')
+        if not isinstance(read_every, int) or isinstance(read_every, bool) or read_every < 1:
+            raise ValueError(f"read_every is a whole number of at least 1, not {read_every!r}")
+        self.by, self.keep, self.outputs, self.read_every = by, keep, outputs, read_every
+        self.mode = _mode(by, mode)
+        self.stages = _stages(stages, by)
+        self.found: dict[str, dict[str, ExtremeBatch]] = {}
+        self._open: dict[str, _Search] = {}
+
+    def plays(self) -> dict[str, Callable[[Run], Any]]:
+        """Rows of the history are listened to only if one of their metrics is what counts."""
+        by_metric = isinstance(self.by, str) and self.by != "loss"
+        return {point: player for point, player in super().plays().items() if by_metric or point != "after_log"}
+
+    def explain(self) -> str:
+        what = self.by if isinstance(self.by, str) else getattr(self.by, "__name__", "a function")
+        batches = "the best and the worst batch" if self.keep == "both" else f"the {self.keep} batch"
+        better = "lower" if self.mode == "min" else "higher"
+        return f"keeps {batches} of a pass by {what}, {better} is better"
+
+    # Points: all of them outside the step, so that it stays closed ----------------------------------------------------
+
+    def after_register(self, run: Run) -> None:
+        self.found = {}
+        self._open.clear()
+
+    def after_iter(self, run: Run) -> None:
+        if "forward" in run.skipped:
+            return
+        search = self._search(run)
+        search.batches += 1
+        if self.by == "loss":
+            if hasattr(run, "loss"):
+                self._offer(run, search, run.loss)
+        elif callable(self.by):
+            with torch.no_grad():
+                self._offer(run, search, self.by(run))
+
+    def after_log(self, run: Run) -> None:
+        """A metric counts in the iteration that logged it."""
+        row, name = run.row, str(self.by)
+        if row is None or name not in row or not hasattr(run, "batch"):  # without a batch it is the row of a pass
+            return
+        if self.stages is not None and run.stage in self.stages:
+            self._offer(run, self._search(run), row.raw()[name])
+
+    def _end(self, run: Run) -> None:
+        search = self._open.pop(_pass(run), None)
+        if search is None:
+            return
+        if not search.seen and search.batches and str(self.by).startswith(f"{_pass(run)}/"):
+            raise KeyError(self._not_logged(run))
+        kept = search.kept()
+        if kept:
+            self.found[_pass(run)] = kept
+            run.store["extreme_batches"] = self.found
+
+    after_train_epoch = after_val_epoch = after_test_epoch = after_pred_epoch = _end
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def _not_logged(self, run: Run) -> str:
+        name = str(self.by)
+        if name in run.metrics:
+            return f"{self.name}: {name!r} is measured once a pass, not in each iteration, so it tells no batches apart"
+        return f"{self.name} judges batches by it, but there is {unknown_metric(name, run.metrics)}"
+
+    # What is judged -------------------------------------------------------------------------------------------------
+
+    def _search(self, run: Run) -> _Search:
+        key = _pass(run)
+        if key not in self._open:
+            self._open[key] = _Search(_KEEP[self.keep], self.mode == "max", self.read_every)
+        return self._open[key]
+
+    def _offer(self, run: Run, search: _Search, value: Any) -> None:
+        output = getattr(run, "output", None) if self.outputs else None
+        score = as_scalar(self.name, value)
+        search.offer(_Candidate(score, run.epoch, run.batch_idx, run.batch, output))
+
+
+@dataclass
+class _Candidate:
+    score: float | Tensor
+    epoch: int
+    batch_idx: int
+    batch: Any
+    output: Any
+
+    def copied(self, device: torch.device | None = None) -> _Candidate:
+        batch, output = copied(self.batch, device), copied(self.output, device)
+        return dataclasses.replace(self, batch=batch, output=output)
+
+
+class _Search:
+    """The extremes of one pass so far, and the batches whose values have not been read yet."""
+
+    def __init__(self, kinds: tuple[str, ...], higher_is_better: bool, read_every: int) -> None:
+        self.extremes: dict[str, tuple[float, _Candidate]] = {}
+        self.kinds, self.higher_is_better, self.read_every = kinds, higher_is_better, read_every
+        self.waiting: list[_Candidate] = []
+        self.batches = 0
+        self.seen = False
+
+    def offer(self, candidate: _Candidate) -> None:
+        self.seen = True
+        score = candidate.score
+        if self.read_every == 1 or not isinstance(score, Tensor) or score.device.type == "cpu":
+            self.judge(candidate, float(score))  # on a device this waits, as read_every=1 asks for
+            return
+        self.waiting.append(candidate.copied())
+        if len(self.waiting) >= self.read_every:
+            self.read_waiting()
+
+    def read_waiting(self) -> None:
+        """Waits for the device, once for all values since the last time."""
+        waiting, self.waiting = self.waiting, []
+        for candidate, value in zip(waiting, read(one.score for one in waiting), strict=True):
+            self.judge(candidate, value, own=True)
+
+    def judge(self, candidate: _Candidate, value: float, *, own: bool = False) -> None:
+        """Keeps ``candidate`` if it is more extreme; ``own`` if it is a copy already."""
+        for kind in self.kinds:
+            if kind in self.extremes and not self.beats(kind, value, self.extremes[kind][0]):
+                continue
+            candidate, own = (candidate if own else candidate.copied()), True
+            self.extremes[kind] = (value, candidate)
+
+    def beats(self, kind: str, value: float, other: float) -> bool:
+        if math.isnan(value) or math.isnan(other):
+            return math.isnan(value if kind == "worst" else other) and not (math.isnan(value) and math.isnan(other))
+        return value > other if (kind == "best") == self.higher_is_better else value < other
+
+    def kept(self) -> dict[str, ExtremeBatch]:
+        self.read_waiting()
+        found = {}
+        for kind, (value, candidate) in self.extremes.items():
+            one = candidate.copied(torch.device("cpu"))
+            found[kind] = ExtremeBatch(value, one.epoch, one.batch_idx, one.batch, one.output)
+        return found
+
+
+def copied(value: Any, device: torch.device | None = None) -> Any:
+    """``value`` with a copy of each tensor, without its graph, on ``device`` or where it is.
+
+    >>> copied({"x": [torch.ones(1), "text"]})
+    {'x': [tensor([1.]), 'text']}
+    """
+    if isinstance(value, Tensor):
+        return value.detach().to(value.device if device is None else device, copy=True)
+    if isinstance(value, Mapping):
+        return {key: copied(inner, device) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [copied(inner, device) for inner in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        return dataclasses.replace(value, **{name: copied(getattr(value, name), device) for name in names})
+    if callable(getattr(value, "clone", None)) and callable(getattr(value, "to", None)):
+        own = value.clone()
+        return own if device is None else own.to(device)
+    return value
+
+
+def _pass(run: Run) -> str:
+    return f"{run.stage}/{run.loader_name}" if run.loader_name else f"{run.stage}"
+
+
+# Arguments ----------------------------------------------------------------------------------------------------------
+
+
+def _mode(by: Any, mode: str | None) -> str:
+    if isinstance(by, str) and by:
+        return mode or infer_mode(by)
+    if not callable(by):
+        raise TypeError(f'by is "loss", the name of a metric or a function of the run, not {by!r}')
+    if mode is None:
+        raise ValueError('say whether "min" or "max" of what the function returns is better: mode="min"')
+    return mode
+
+
+def _stages(stages: Iterable[str], by: Any) -> frozenset[str]:
+    chosen = frozenset({stages} if isinstance(stages, str) else stages)
+    if not chosen or not chosen <= set(STAGES):
+        raise ValueError(f"stages are some of {', '.join(STAGES)}, not {stages!r}")
+    if by == "loss" and "pred" in chosen:
+        raise ValueError("a prediction has no loss: give by=, a function of the run, for the stage pred")
+    return chosen

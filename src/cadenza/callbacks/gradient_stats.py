@@ -1,0 +1,175 @@
+"""How large and how alive the gradients of each layer are."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from cadenza.callback import Callback, Order
+from cadenza.clock import Duration
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+Groups: TypeAlias = int | Callable[[str], str | None]
+WHOLE = "all"
+
+
+class GradientStats(Callback):
+    """Logs norm, mean, standard deviation and share of zeros of the gradients, for each layer and for all together.
+
+    The values of the group ``0`` are logged as ``train/gradients/0/norm``, ``/mean``, ``/std`` and ``/zeros``, those of
+    all parameters under ``all``. They are taken over all elements of the group at once (the deviation divides by their
+    number) and stay on their device until somebody reads them. Parameters without a gradient do not count.
+
+    ``every`` says at which steps, such as "50 steps": the 50th, the 100th and so on. ``groups`` says what is taken
+    together: a number of parts of the parameter's name (1: the children of the model, 2: the children of these), or a
+    function from the parameter's name to the name of its group, None to leave it out. ``at="before_step"`` looks at
+    what the optimizer is about to use: accumulated over all held batches, unscaled, and clipped if there is a clip (its
+    ``log=True`` tells the norm before). ``at="after_backward"`` looks at what has gathered after each batch of such a
+    step, as it is: scaled in fp16, and added to those of the batches held before. Looking opens a fused step.
+
+    >>> import cadenza, torch
+    >>> from cadenza.testing import tiny_classifier, tiny_loader
+    >>> model = tiny_classifier()
+    >>> sgd, loss = torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.CrossEntropyLoss()
+    >>> trainer = cadenza.Trainer(model, sgd, loss, callbacks=[GradientStats(every="2 steps")], device="cpu")
+    >>> history = trainer.fit(tiny_loader(48), epochs=1)
+    >>> [name for name in history.names() if name.endswith("norm")]
+    ['train/gradients/0/norm', 'train/gradients/2/norm', 'train/gradients/all/norm']
+    >>> len(history["train/gradients/all/norm"])
+    3
+    """
+
+    order = Order.MEASURE
+    stages = frozenset({"train"})
+    passive = True
+
+    def __init__(self, every: str | Duration = "50 steps", *, groups: Groups = 1, at: str = "before_step") -> None:
+        self.every = in_steps(every)
+        if at not in ("before_step", "after_backward"):
+            raise ValueError(f'at is "before_step" or "after_backward", not {at!r}')
+        self.groups, self.at = checked_groups(groups), at
+        self._seen = False
+        self._first_step = 0
+
+    def plays(self) -> dict[str, Callable[[Run], Any]]:
+        other = {"before_step": "after_backward", "after_backward": "before_step"}[self.at]
+        return {point: player for point, player in super().plays().items() if point != other}
+
+    def explain(self) -> str:
+        return f"every {self.every} at {self.at}"
+
+    def after_register(self, run: Run) -> None:
+        self._seen, self._first_step = False, run.clock.steps
+
+    def before_step(self, run: Run) -> None:
+        if (run.clock.steps + 1) % self.every.amount:
+            return
+        for group, values in gradient_stats(run.module.named_parameters(), groups=self.groups).items():
+            self._seen = True
+            for name, value in values.items():
+                run.log(f"train/gradients/{group}/{name}", value)
+
+    after_backward = before_step
+
+    def after_run(self, run: Run) -> None:
+        due = run.clock.steps // self.every.amount > self._first_step // self.every.amount
+        if run.mode == "fit" and due and not self._seen:
+            warnings.warn(
+                f"{self.name} saw no gradients at {self.at}: if {run.main.name}.on_iter_backward steps the optimizer "
+                "itself, let it only call run.loss.backward()",
+                stacklevel=2,
+            )
+
+
+def gradient_stats(parameters: Iterable[tuple[str, Tensor]], *, groups: Groups = 1) -> dict[str, dict[str, Tensor]]:
+    """Norm, mean, standard deviation and share of zeros of the gradients of named parameters, by group and for ``all``;
+    tensors, so that the device is not waited for.
+
+    >>> weight = torch.zeros(4, requires_grad=True)
+    >>> weight.grad = torch.tensor([0.0, 0.0, 3.0, 4.0])
+    >>> stats = gradient_stats([("fc.weight", weight)])
+    >>> stats["fc"]["norm"], stats["fc"]["zeros"]
+    (tensor(5.), tensor(0.5000))
+    """
+    name_of = groups if callable(groups) else by_parts(groups)
+    found: dict[str, list[Tensor]] = {}
+    for name, parameter in parameters:
+        group = name_of(name)
+        if group is not None and parameter.grad is not None and parameter.grad.numel():
+            found.setdefault(group, []).append(parameter.grad.detach())
+    with torch.no_grad():
+        sums = {group: [_Sums(gradient) for gradient in gradients] for group, gradients in found.items()}
+        if sums and WHOLE not in sums:
+            sums[WHOLE] = [one for several in sums.values() for one in several]
+        return {group: _together(several) for group, several in sums.items()}
+
+
+class _Sums:
+    """What is needed of one gradient, still on its device."""
+
+    def __init__(self, gradient: Tensor) -> None:
+        gradient = torch.view_as_real(gradient) if gradient.is_complex() else gradient  # as two numbers
+        self.size = gradient.numel()
+        if gradient.is_sparse:
+            # Adding up entries of the same place needs their number on the host: this waits for the device.
+            gradient = gradient.coalesce().values()
+        gradient = gradient.float() if gradient.dtype in (torch.float16, torch.bfloat16) else gradient
+        self.entries = gradient
+        self.total = gradient.sum()
+        self.norm = torch.linalg.vector_norm(gradient)
+        self.filled = torch.count_nonzero(gradient)
+
+    def spread(self, mean: Tensor) -> Tensor:
+        """The sum of the squared distances from ``mean``; places that a sparse gradient leaves out are zeros."""
+        missing = self.size - self.entries.numel()
+        found = (self.entries - mean.to(self.entries)).square().sum()
+        return found + missing * mean.to(found).square() if missing else found
+
+
+def _together(several: list[_Sums]) -> dict[str, Tensor]:
+    size, device = sum(one.size for one in several), several[0].total.device
+    mean = _add(several, device, lambda one: one.total) / size
+    return {
+        "norm": torch.linalg.vector_norm(torch.stack([one.norm.to(device) for one in several])),
+        "mean": mean,
+        "std": (_add(several, device, lambda one: one.spread(mean)) / size).sqrt(),
+        "zeros": 1 - _add(several, device, lambda one: one.filled) / size,
+    }
+
+
+def _add(several: list[_Sums], device: torch.device, what: Callable[[_Sums], Tensor]) -> Tensor:
+    return torch.stack([what(one).to(device) for one in several]).sum()
+
+
+# Arguments ----------------------------------------------------------------------------------------------------------
+
+
+def in_steps(every: str | Duration) -> Duration:
+    """An interval that counts steps; anything else is refused."""
+    interval = Duration.interval(every)
+    if interval.unit != "steps":
+        raise ValueError(f'every counts steps, such as "50 steps", not {interval.unit}: {every!r}')
+    return interval
+
+
+def checked_groups(groups: Groups) -> Groups:
+    whole = isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1
+    if not whole and not callable(groups):
+        raise ValueError(f"groups is a whole number of at least 1, or a function of a parameter's name, not {groups!r}")
+    return groups
+
+
+def by_parts(parts: int) -> Callable[[str], str | None]:
+    """Groups parameters by the first ``parts`` parts of their name, the last part left out.
+
+    >>> [by_parts(1)(name) for name in ("layer1.0.weight", "bias")], by_parts(2)("layer1.0.weight")
+    (['layer1', 'model'], 'layer1.0')
+    """
+    checked_groups(parts)
+    return lambda name: ".".join(name.split(".")[:-1][:parts]) or "model"

@@ -1,0 +1,73 @@
+"""``cadenza replay`` as a user types it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cadenza.cli.main import main
+
+SCRIPT = """
+import torch
+from torch import nn
+
+from cadenza import Trainer
+from cadenza.callbacks import NaNGuard
+from cadenza.testing import tiny_data
+
+
+class Root(nn.Module):
+    def forward(self, x):
+        return x.sqrt()
+
+
+def make_trainer():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), Root(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Trainer(model, optimizer, nn.CrossEntropyLoss(), callbacks=[NaNGuard(folder="nan")], device="cpu")
+
+
+if __name__ == "__main__":
+    make_trainer().fit([tiny_data(12).tensors], epochs=1)
+"""
+
+
+@pytest.fixture
+def hit(tmp_path: Path) -> tuple[Path, Path]:
+    """A script whose training met a NaN, and the file that was written of it."""
+    script = tmp_path / "mine.py"
+    script.write_text(SCRIPT)
+    subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, capture_output=True)
+    (file,) = (tmp_path / "nan").iterdir()
+    return script, file
+
+
+def test_it_names_the_module(hit: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    script, file = hit
+    assert main(["replay", str(file), "--trainer", f"{script}:make_trainer"]) == 0
+    assert "the output of 1, a Root" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "says"),
+    [
+        ("no.pt", "{script}:make_trainer", "there is no file"),
+        ("{file}", "{script}", "file.py:function or module:function"),
+        ("{file}", "{script}:no_such", "has no function 'no_such'"),
+        ("{file}", "no_such_module:f", "No module named 'no_such_module'"),
+        ("{script}", "{script}:make_trainer", "not a replay file"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    file: str, place: str, says: str, hit: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"script": str(hit[0]), "file": str(hit[1])}
+    assert main(["replay", file.format(**names), "--trainer", place.format(**names)]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("cadenza replay: ")
+    assert says in told
+    assert told.count("\n") == 1
