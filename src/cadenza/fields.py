@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cadenza.data import join, split
 from cadenza.points import FIELDS, Point
@@ -46,27 +46,11 @@ class FieldError(AttributeError):
         )
 
 
-def _lived(name: str) -> Any:
-    """A property over ``_name`` that raises while the field is gone. The engine uses ``_name`` itself."""
-    inner = f"_{name}"
-
-    def read(run: Fields) -> Any:
-        value = getattr(run, inner)
-        if value is GONE:
-            raise FieldError(name, run._at, run.stage)
-        return value
-
-    def write(run: Fields, value: Any) -> None:
-        setattr(run, inner, value)
-
-    def delete(run: Fields) -> None:
-        setattr(run, inner, GONE)
-
-    return property(read, write, delete, FIELDS[name].says)
-
-
 class Fields:
-    """Each field is gone when its life ends: nothing of the last iteration is shown in the next."""
+    """Each field is gone when its life ends: nothing of the last iteration is shown in the next.
+
+    They are properties over private names, which the engine uses itself.
+    """
 
     stage: str | None
     _at: Point | None
@@ -80,14 +64,38 @@ class Fields:
         self._last_loss: Any = None
         self._last_output: Any = None
 
-    if TYPE_CHECKING:
-        batch: Any
-        output: Any
-        loss: Tensor
-    else:
-        batch = _lived("batch")
-        output = _lived("output")
-        loss = _lived("loss")
+    @property
+    def batch(self) -> Any:
+        """What the loader gave, on the device."""
+        if self._batch is GONE:
+            raise FieldError("batch", self._at, self.stage)
+        return self._batch
+
+    @batch.setter
+    def batch(self, value: Any) -> None:
+        self._batch = value
+
+    @property
+    def output(self) -> Any:
+        """What the model returned."""
+        if self._output is GONE:
+            raise FieldError("output", self._at, self.stage)
+        return self._output
+
+    @output.setter
+    def output(self, value: Any) -> None:
+        self._output = value
+
+    @property
+    def loss(self) -> Tensor:
+        """The loss of this batch, with its graph."""
+        if self._loss is GONE:
+            raise FieldError("loss", self._at, self.stage)
+        return cast("Tensor", self._loss)
+
+    @loss.setter
+    def loss(self, value: Tensor) -> None:
+        self._loss = value
 
     @property
     def batch_idx(self) -> int:

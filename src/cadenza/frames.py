@@ -69,13 +69,13 @@ class Pass(Frame):
 
     def leave(self, run: Run, error: BaseException | None) -> None:
         try:
-            leave(run, self.score.point["around_stage_iter"], self.stage_iter_exits, error)
+            leave(run, self.score.at_around_iter, self.stage_iter_exits, error)
         finally:
             try:
                 leave(run, POINTS["around_iter"], self.iter_exits, error)
             finally:
                 try:
-                    leave(run, self.score.point["around_stage_epoch"], self.exits, error)
+                    leave(run, self.score.at_around_epoch, self.exits, error)
                 finally:
                     self.restore_flags()
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cadenza import decisions
-from cadenza.data import length_of, to_device
+from cadenza.data import count_samples, length_of, to_device
 from cadenza.fields import GONE, NOTHING, UNWEIGHTED
 from cadenza.frames import END, Pass
 from cadenza.points import POINTS
@@ -53,30 +53,28 @@ def take(run: Run, this: Pass) -> bool:
     """Sets ``run.batch`` to the next batch of the loader, or to the one that was looked at ahead."""
     batch = this.ahead
     if batch is END:
-        batch = read_next(run, this)
-        if batch is END:
+        if this.exhausted:
             return False
-    else:
-        this.ahead = END
+        try:
+            batch = next(this.iterator)
+        except StopIteration:
+            this.exhausted = True
+            return False
+        except BaseException as error:
+            blame_loader(run, this, error)
+            raise
+    this.ahead = END
     this.index += 1
     run._batch = batch if run._on_cpu else to_device(batch, run.device)
     return True
 
 
-def read_next(run: Run, this: Pass) -> Any:
-    if this.exhausted:
-        return END
-    try:
-        return next(this.iterator)
-    except StopIteration:
-        this.exhausted = True
-        return END
-    except BaseException as error:
-        blame_loader(run, this, error)
-        raise
-
-
-# The iteration ------------------------------------------------------------------------------------------------------
+def look_ahead(run: Run, this: Pass) -> None:
+    """Reads one batch more than is played, to know whether there is one."""
+    index, batch = this.index, run._batch
+    if take(run, this):
+        this.ahead = run._batch
+    this.index, run._batch = index, batch
 
 
 def begin_iteration(run: Run, this: Pass) -> None:
@@ -88,10 +86,10 @@ def begin_iteration(run: Run, this: Pass) -> None:
         if score.around_iter:
             enter(run, _AROUND_ITER, score.around_iter, this.iter_exits)
         if score.before_stage_iter:
-            fire(run, score.point["before_stage_iter"], score.before_stage_iter)
+            fire(run, score.at_before_iter, score.before_stage_iter)
         if score.around_stage_iter:
-            enter(run, score.point["around_stage_iter"], score.around_stage_iter, this.stage_iter_exits)
-    run._at = score.body
+            enter(run, score.at_around_iter, score.around_stage_iter, this.stage_iter_exits)
+    run._at = score.at_before_iter
     if run._asked & SKIP_BATCH:
         run._skipped = actions_from(this.stage, "forward")
 
@@ -101,12 +99,14 @@ def end_iteration(run: Run, this: Pass) -> bool:
     training = this.training
     if run._held and training and not run._asked & STOP and is_last(run, this):
         release(run, this)
-    samples, tokens = this.score.count(run)
+    count = this.score.count
+    samples, tokens = count_samples(run._batch) if count is None else count(run)
     clock = run.clock
     if training:
         clock.batches += 1
         clock.samples += samples
-        clock.tokens += tokens
+        if tokens:
+            clock.tokens += tokens
     loss = run._loss
     if loss is not GONE:  # as it is if the batch was skipped, or in a prediction
         if this.score.plays_forward_or_loss is not None and run._forwarded != this.index:
@@ -122,7 +122,8 @@ def end_iteration(run: Run, this: Pass) -> bool:
     if run.loss_weight is not UNWEIGHTED:
         run.loss_weight = UNWEIGHTED
     run._failing = None
-    run._forget()
+    run._last_loss, run._last_output = loss, run._output  # freed when the next ones exist, as by hand
+    run._batch = run._output = run._loss = GONE
     if run._asked or clock.steps >= run._last_step:
         return decisions.between_iterations(run, this)
     return True
@@ -140,9 +141,9 @@ def refuse_loss_by_hand(run: Run, who: str) -> None:
 def end_with_others(run: Run, this: Pass) -> None:
     score = this.score
     if this.stage_iter_exits:
-        leave(run, score.point["around_stage_iter"], this.stage_iter_exits, None)
+        leave(run, score.at_around_iter, this.stage_iter_exits, None)
     if score.after_stage_iter:
-        fire(run, score.point["after_stage_iter"], score.after_stage_iter)
+        fire(run, score.at_after_iter, score.after_stage_iter)
     if this.iter_exits:
         leave(run, _AROUND_ITER, this.iter_exits, None)
     if score.after_iter:
@@ -158,7 +159,7 @@ def is_last(run: Run, this: Pass) -> bool:
     if this.is_at_end():
         return True
     if this.ahead is END and length_of(this.loader) is None:
-        this.ahead = read_next(run, this)
+        look_ahead(run, this)
     return this.exhausted
 
 

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 def fit(run: Run, validate_every: Duration) -> None:
     """Trains over ``run.train_loader``, and validates and tests in between."""
-    due = Cadence(validate_every, run.clock)
+    due, in_between = Cadence(validate_every, run.clock), validate_every.unit != "epochs"
     for _ in run.epochs():
         for _ in run.train():
             run.train_step()
-            if validate_every.unit != "epochs" and due.due(run.clock):
+            if in_between and due.due(run.clock):
                 validate(run)
-        if validate_every.unit != "epochs":
+        if in_between:
             test(run)
         elif (run.epoch + 1) % validate_every.amount == 0:
             validate(run)

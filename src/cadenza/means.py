@@ -22,19 +22,16 @@ class Mean:
         self.weight = 0
 
     def add(self, loss: Any, samples: int) -> None:
-        self.losses.append(loss.detach() if isinstance(loss, Tensor) else torch.tensor(loss, dtype=torch.float64))
+        try:
+            self.losses.append(loss.detach())
+        except AttributeError:
+            self.losses.append(torch.tensor(loss, dtype=torch.float64))
         self.weights.append(samples)
         if len(self.weights) >= _FOLD:
             self.fold()
 
     def fold(self) -> None:
-        if any(loss.dim() for loss in self.losses):
-            if any(loss.numel() != 1 for loss in self.losses):
-                raise ValueError("run.loss must be one number; give the criterion a reduction such as 'mean'")
-            self.losses = [loss.reshape(()) for loss in self.losses]
-        if len({loss.dtype for loss in self.losses}) > 1:
-            self.losses = [loss.double() for loss in self.losses]
-        losses = torch.stack(self.losses)
+        losses = self.stacked()
         exact = torch.float32 if losses.device.type == "mps" else torch.float64
         weights = torch.tensor(self.weights, dtype=exact)
         if losses.device.type != "cpu":
@@ -44,6 +41,17 @@ class Mean:
         self.weight += sum(self.weights)
         self.losses.clear()
         self.weights.clear()
+
+    def stacked(self) -> Tensor:
+        try:
+            losses = torch.stack(self.losses)
+            if losses.dim() == 1:
+                return losses
+        except RuntimeError:  # they differ in shape
+            pass
+        if any(loss.numel() != 1 for loss in self.losses):
+            raise ValueError("run.loss must be one number; give the criterion a reduction such as 'mean'")
+        return torch.stack([loss.reshape(()).double() for loss in self.losses])
 
     def value(self) -> Tensor | None:
         if self.losses:

@@ -207,9 +207,9 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> None:
     this.loader = loader if loader is not None else loader_for(run, this.stage)
     remember_loader(run, this)
     if score.before_stage_epoch:
-        fire(run, score.point["before_stage_epoch"], score.before_stage_epoch)
+        fire(run, score.at_before_epoch, score.before_stage_epoch)
     if score.around_stage_epoch:
-        enter(run, score.point["around_stage_epoch"], score.around_stage_epoch, this.exits)
+        enter(run, score.at_around_epoch, score.around_stage_epoch, this.exits)
     if loader is None:
         this.loader = loader_for(run, this.stage)  # a callback may have replaced it
     try:
@@ -238,7 +238,7 @@ def end_pass(run: Run, this: Pass) -> None:
     score = this.score
     if run._held and this.stage == "train" and not run._asked & STOP:
         release(run, this)  # the loader ended sooner than it said
-    leave(run, score.point["around_stage_epoch"], this.exits, None)
+    leave(run, score.at_around_epoch, this.exits, None)
     this.restore_flags()
     run._last_loss = run._last_output = None
     whole = this.complete or bool(run._asked & END_EPOCH)
@@ -248,7 +248,7 @@ def end_pass(run: Run, this: Pass) -> None:
     if this.stage == "train" and whole:
         run._epoch.trained = True
     if score.after_stage_epoch:
-        fire(run, score.point["after_stage_epoch"], score.after_stage_epoch)
+        fire(run, score.at_after_epoch, score.after_stage_epoch)
     run._write_row("pass")
     run._open.pop().closed = True
     take_back(run, this.outer)

@@ -45,13 +45,8 @@ class StageScore:
         self.stage = stage
         self.main = plan.main
         self.plan = plan
-        here = {"stage_epoch": f"{stage}_epoch", "stage_iter": f"{stage}_iter"}
-        self.point = {
-            f"{kind}_{span}": POINTS[f"{kind}_{name}"]
-            for kind in ("before", "around", "after")
-            for span, name in here.items()
-        }
-        self.body = POINTS[f"before_{stage}_iter"]
+        self.at_before_epoch, self.at_around_epoch, self.at_after_epoch = (POINTS[f"{k}_{stage}_epoch"] for k in _KINDS)
+        self.at_before_iter, self.at_around_iter, self.at_after_iter = (POINTS[f"{k}_{stage}_iter"] for k in _KINDS)
         self.before_stage_epoch, self.around_stage_epoch, self.after_stage_epoch = self.players(f"{stage}_epoch")
         self.before_stage_iter, self.around_stage_iter, self.after_stage_iter = self.players(f"{stage}_iter")
         self.before_fetch, self.around_fetch, self.after_fetch = self.players("fetch")
@@ -60,7 +55,7 @@ class StageScore:
         self.plays_iter = any(any(self.players(span)) for span in ("iter", f"{stage}_iter"))
         inside = [f"{kind}_{span}" for span in ("forward", "loss") for kind in _KINDS]
         self.plays_forward_or_loss = next((c.name for point in inside for c in plan.callbacks_at(point, stage)), None)
-        self.count = plan.main.count
+        self.count = None if type(plan.main).count is MainCallback.count else plan.main.count
         self.verbs = eager.verbs(self)
 
     def is_plain(self, *spans: str) -> bool:

@@ -50,7 +50,7 @@ def evaluate(run: Run, loader: Iterable[Any]) -> dict[str, float]:
             if run._loss is GONE:
                 run.main.on_iter_loss(run)
             mean.add(run.loss, run.main.count(run)[0])
-            del run.loss
+            run._loss = GONE
     value = mean.value()
     if value is None:
         raise ValueError("the loader gave no batch to evaluate")

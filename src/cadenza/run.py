@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -100,7 +101,7 @@ class Run(Rows):
         self._owed: BaseException | None = None
         self._removed: list[Callback] = []
         self._exchange: Callable[[Run], None]
-        self._last_step: float = float("inf")
+        self._last_step = sys.maxsize
         self._on_cpu = self.device.type == "cpu"
         self._thread = threading.get_ident()
         self._begun = False
@@ -132,7 +133,7 @@ class Run(Rows):
     @property
     def num_steps(self) -> int | None:
         """The step at which this fit ends, if it was given in steps."""
-        return None if self._last_step == float("inf") else int(self._last_step)
+        return None if self._last_step == sys.maxsize else self._last_step
 
     @property
     def is_main(self) -> bool:
@@ -190,14 +191,14 @@ class Run(Rows):
         if epochs is not None and steps is not None:
             raise ValueError("give epochs or steps, not both")
         self.num_epochs = None if epochs is None else self.clock.epochs + epochs
-        self._last_step = float("inf") if steps is None else self.clock.steps + steps
+        self._last_step = sys.maxsize if steps is None else self.clock.steps + steps
 
     def epochs(self) -> Iterator[int]:
         """The epochs of this fit."""
         if self.is_open:
             passes.settle(self)
         decisions.may_open(self, "epoch")
-        if self.num_epochs is None and self._last_step == float("inf"):
+        if self.num_epochs is None and self.num_steps is None:
             raise ValueError("say how far to train: trainer.run(epochs=…) or trainer.run(steps=…)")
         return passes.epochs(self)
 

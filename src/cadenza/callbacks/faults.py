@@ -6,10 +6,12 @@ import functools
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from cadenza.run import Run
+
+Player = TypeVar("Player", bound="Callable[[Any, Run], None]")
 
 
 class Faults:
@@ -28,7 +30,7 @@ class Faults:
         return self._off is not None and self._off() is run
 
 
-def tolerant(play: Callable[[Any, Run], None]) -> Callable[[Any, Run], None]:
+def tolerant(play: Player) -> Player:
     """Lets a player of a point fail as its callback's ``on_error`` says; once it failed, it and the other such players
     of the callback rest until the next run."""
 
@@ -46,4 +48,4 @@ def tolerant(play: Callable[[Any, Run], None]) -> Callable[[Any, Run], None]:
                 f"{self.name} is switched off, the run goes on: {type(error).__name__}: {error}", stacklevel=2
             )
 
-    return play_or_rest
+    return cast(Player, play_or_rest)

@@ -38,11 +38,12 @@ class GradientPlot(Callback, Faults):
 
     ``step`` is the number of that step in each epoch, from 0; an epoch with fewer steps has no picture. ``kind`` is
     "box" (the magnitudes of each layer on a logarithmic axis: the box holds the middle half, the line nine tenths, the
-    cross is the largest; zeros in per cent) or "histogram" (a panel for each layer, with how often which value occurs).
-    ``layers`` are names of parameters or patterns such as ``"*.weight"``; without it all are drawn, or 60 of them
-    chosen evenly. ``path`` is the file (png, pdf or svg); ``{epoch}`` in it is filled in. Without it, the files are
-    ``gradients-{epoch}.png`` in the plots of the run's experiment, else in the folder ``runs``; ``format`` chooses
-    "pdf" or "svg" there. With ``on_error="warn"`` a failure switches it off with a warning; otherwise it ends the run.
+    cross is the largest; zeros are left out and told in per cent) or "histogram" (a panel for each layer, with how
+    often which value occurs). ``layers`` are names of parameters or patterns such as ``"*.weight"``; without it all
+    are drawn, or 60 of them chosen evenly. ``path`` is the file (png, pdf or svg); ``{epoch}`` in it is filled in.
+    Without it, the files are ``gradients-{epoch}.png`` in the plots of the run's experiment, else in the folder
+    ``runs``; ``format`` chooses "pdf" or "svg" there. With ``on_error="warn"`` a failure switches it off with a
+    warning; otherwise it ends the run.
 
     ``plot_gradients(model.named_parameters())`` does the same in a loop of your own.
 

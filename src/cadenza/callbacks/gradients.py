@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""The shares of the magnitudes of a layer that lie below its ``quantiles``."""
+"""The shares of the magnitudes of a layer, without those that are 0, that lie below its ``quantiles``."""
 _MOST = 1_000_000
 """Of a layer with more gradients, an even choice of about so many is sorted; all others count fully."""
 
@@ -43,7 +43,7 @@ class Measured:
         least = torch.where(finite, values, torch.inf).min()
         greatest = torch.where(finite, values, -torch.inf).max()
         counts = torch.stack([(values == 0).sum(), (~finite).sum()])
-        sizes = torch.stack([least, greatest, *quantiles(values.abs())])
+        sizes = torch.cat([least[None], greatest[None], quantiles(values.abs())])
         self.parts = counts, sizes, histogram(values, least, greatest, bins)
 
     def read(self) -> Spread:
@@ -62,20 +62,18 @@ def flat(gradient: Tensor) -> Tensor:
     return gradient.flatten().float()
 
 
-def quantiles(values: Tensor, shares: Iterable[float] = SHARES) -> list[Tensor]:
-    """The values below which so large shares of all lie, between two neighbours in proportion.
+def quantiles(values: Tensor, shares: Sequence[float] = SHARES) -> Tensor:
+    """The values below which so large shares of all lie that are not 0, between two neighbours in proportion.
 
-    >>> quantiles(torch.tensor([4.0, 1.0, 2.0, 3.0, 5.0]), (0.25, 0.9))
-    [tensor(2.), tensor(4.6000)]
+    >>> quantiles(torch.tensor([4.0, 1.0, 0.0, 2.0, 3.0, 5.0]), (0.25, 0.9))
+    tensor([2.0000, 4.6000])
     """
     ordered = values[:: -(-values.numel() // _MOST)].sort().values
-    found = []
-    for share in shares:
-        place = share * (ordered.numel() - 1)
-        below = int(place)
-        above = min(below + 1, ordered.numel() - 1)
-        found.append(torch.lerp(ordered[below], ordered[above], place - below))
-    return found
+    last = ordered.numel() - 1
+    zeros = (ordered == 0).sum().clamp(max=last)  # it stays on the device, and so do the places that follow from it
+    places = zeros + torch.tensor(shares, device=values.device) * (last - zeros)
+    below = places.long()
+    return torch.lerp(ordered[below], ordered[(below + 1).clamp(max=last)], places - below)
 
 
 def histogram(values: Tensor, least: Tensor, greatest: Tensor, bins: int) -> Tensor:

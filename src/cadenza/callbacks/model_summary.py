@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from cadenza.callback import Callback, MainCallback, Order
 from cadenza.callbacks.faults import Faults, tolerant
@@ -20,6 +20,15 @@ from cadenza.rng import rng_kept
 
 if TYPE_CHECKING:
     from cadenza.run import Run
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """The FLOPs of an attention, by the shapes of its inputs."""
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+
+
+_UNKNOWN_TO_TORCH = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
+"""The attention that is chosen on a CPU; torch's counter knows only those of GPUs."""
 
 
 @dataclass
@@ -64,9 +73,10 @@ class ModelSummary(Faults, Callback):
     The batch is put through the model once more for it, as in ``run.predict``: in eval mode and without gradients;
     modes, buffers and random numbers are as before afterwards, so the training is the same to the last bit. FLOPs are
     counted by torch (``torch.utils.flop_counter``: matrix products, convolutions and attention, a multiplication and an
-    addition as two) for the forward of that batch; a training step costs about three times as much. Each row is what a
-    module does by itself, so that the columns add up. The result is in ``run.store["model_summary"]`` and in
-    ``summary`` of the callback too. ``summarize(model, batch)`` does the same without a trainer.
+    addition as two; an operation that it does not know counts nothing) for the forward of that batch; a training step
+    costs about three times as much. Each row is what a module does by itself, so that the columns add up. The result
+    is in ``run.store["model_summary"]`` and in ``summary`` of the callback too. ``summarize(model, batch)`` does the
+    same without a trainer.
 
     ``stream`` is where it is printed (standard output). With ``on_error="warn"`` a model that cannot be put through
     this is no reason to end the run.
@@ -119,7 +129,8 @@ def summarize(model: nn.Module, batch: Any, *, forward: Callable[[Any], object] 
     found: dict[nn.Module, Layer] = {}
     parameter = next(model.parameters(), None)
     device = parameter.device if parameter is not None else torch.device("cpu")
-    with _untouched(model, device), FlopCounterMode(display=False) as counter, _hooks(model, found, counter):
+    counter = FlopCounterMode(display=False, custom_mapping=_UNKNOWN_TO_TORCH)
+    with _untouched(model, device), counter, _hooks(model, found, counter):
         if forward is not None:
             forward(batch)
         else:
@@ -138,12 +149,13 @@ def summarize(model: nn.Module, batch: Any, *, forward: Callable[[Any], object] 
 @contextlib.contextmanager
 def _hooks(model: nn.Module, found: dict[nn.Module, Layer], counter: FlopCounterMode) -> Iterator[None]:
     """Fills in ``found`` while the model is called; the FLOPs of a module are those that no module inside it made."""
-    seen: set[int] = set()
+    seen: set[nn.Parameter] = set()
+    for name, module in model.named_modules():
+        own = set(module.parameters(recurse=False)) - seen
+        seen |= own
+        found[module] = Layer(name or "model", type(module).__name__, parameters=sum(p.numel() for p in own))
     begun: list[int] = []
     inside: list[int] = [0]
-    for name, module in model.named_modules():
-        own = [p for p in module.parameters(recurse=False) if id(p) not in seen and not seen.add(id(p))]  # type: ignore[func-returns-value]
-        found[module] = Layer(name or "model", type(module).__name__, parameters=sum(p.numel() for p in own))
 
     def enter(module: nn.Module, inputs: Any) -> None:
         begun.append(counter.get_total_flops())

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cadenza.execution.backward import backward_verb
-from cadenza.execution.forward import forward_verb, plain_forward, without_gradients
+from cadenza.execution.forward import forward_verb, without_gradients
 from cadenza.execution.step import again_verb, has_plain_optimizers, step_optimizer, step_plainly, step_verb
 from cadenza.fields import UNWEIGHTED
 from cadenza.points import POINTS
@@ -41,15 +41,22 @@ def verbs(score: StageScore) -> Verbs:
 
 def _bare_step(score: StageScore, opened: Callable[[Run], bool]) -> Callable[[Run], bool]:
     """The whole step when nobody plays inside it; ``opened`` does it whenever something is out of the ordinary."""
-    compute = plain_forward(score)
+    main = score.main
     adjust_lr = score.plan.adjust_lr if score.main.lr_every == "iter" else None
     after_zero_grad = POINTS["after_zero_grad"]
 
     def step(run: Run) -> bool:
         if run._asked or run._held or run.scaler is not None or run.loss_weight is not UNWEIGHTED:
             return opened(run)
-        compute(run)
-        run._loss.backward()
+        batch, criterion = run._batch, run.criterion
+        if criterion is not None and type(batch) in (list, tuple) and len(batch) == 2:
+            run._output = output = run.model(batch[0])
+            run._loss = loss = criterion(output, batch[1])
+        else:
+            main.on_iter_forward(run)
+            main.on_iter_loss(run)
+            loss = run._loss
+        loss.backward()
         step_plainly(run)
         if adjust_lr is not None:
             adjust_lr(run)

@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 
 def forward_verb(score: StageScore) -> Forward:
     """The verb ``forward`` of one stage."""
-    plan, stage = score.plan, score.stage
-    own = f"on_{stage}_forward"
-    behaviour = plan.behaviour("on_iter_forward" if plan.is_default(own) else own)
-    play_forward = action(score, "forward", behaviour, SKIP_BATCH)
-    if stage == "pred":
+    play_forward = action(score, "forward", forward_behaviour(score), SKIP_BATCH)
+    if score.stage == "pred":
         return _prediction(score, play_forward)
     if score.is_plain("forward", "loss"):
         return _plain(score)
@@ -79,27 +76,48 @@ def _plain(score: StageScore) -> Forward:
 
 
 def plain_forward(score: StageScore) -> Callable[[Run], None]:
-    """Output and loss by the library's own behaviours, which are asked only for what is not ``(inputs, targets)``."""
-    main = score.main
+    """Output and loss by the library's own behaviours."""
+    model, loss = forward_behaviour(score), loss_behaviour(score)
 
     def compute(run: Run) -> None:
-        batch, criterion = run._batch, run.criterion
-        if criterion is not None and type(batch) in (list, tuple) and len(batch) == 2:
-            run._output = output = run.model(batch[0])
-            run._loss = criterion(output, batch[1])
-        else:
-            main.on_iter_forward(run)
-            main.on_iter_loss(run)
+        model(run)
+        loss(run)
 
     return compute
 
 
+def forward_behaviour(score: StageScore) -> Callable[[Run], object]:
+    """What happens in the forward span: the user's own, or the library's with a short way for ``(inputs, targets)``."""
+    plan, main, own = score.plan, score.main, f"on_{score.stage}_forward"
+    if not plan.is_default(own, "on_iter_forward"):
+        return plan.behaviour("on_iter_forward" if plan.is_default(own) else own)
+
+    def call_model(run: Run) -> None:
+        batch = run._batch
+        if type(batch) in (list, tuple) and len(batch) == 2:
+            run._output = run.model(batch[0])
+        else:
+            main.on_iter_forward(run)
+
+    return call_model
+
+
 def loss_behaviour(score: StageScore) -> Callable[[Run], object]:
     """What happens in the loss span; nothing if a user's own forward set the loss already."""
-    plan = score.plan
-    behaviour = plan.behaviour("on_iter_loss")
-    forward_is_default = plan.is_default(f"on_{score.stage}_forward", "on_iter_forward")
-    return behaviour if forward_is_default else _unless_set(behaviour)
+    plan, main = score.plan, score.main
+    if not plan.is_default(f"on_{score.stage}_forward", "on_iter_forward"):
+        return _unless_set(plan.behaviour("on_iter_loss"))
+    if not plan.is_default("on_iter_loss"):
+        return plan.behaviour("on_iter_loss")
+
+    def call_criterion(run: Run) -> None:
+        batch, criterion = run._batch, run.criterion
+        if criterion is not None and type(batch) in (list, tuple) and len(batch) == 2:
+            run._loss = criterion(run._output, batch[1])
+        else:
+            main.on_iter_loss(run)
+
+    return call_criterion
 
 
 def _unless_set(behaviour: Player) -> Callable[[Run], None]:

@@ -27,11 +27,15 @@ if TYPE_CHECKING:
 def step_verb(score: StageScore) -> Callable[[Run], bool]:
     """The verb ``step``."""
     plan = score.plan
-    plain = score.is_plain("step", "zero_grad") and has_plain_optimizers(score)
+    plain_optimizers = has_plain_optimizers(score)
+    plain = score.is_plain("step", "zero_grad") and plain_optimizers
+    stepping, clearing = plan.behaviour("on_iter_step"), plan.behaviour("on_iter_zero_grad")
+    if plain_optimizers and plan.is_default("on_iter_zero_grad"):
+        clearing = clear_plainly
     adjust_lr = plan.adjust_lr if score.main.lr_every == "iter" else None
     after_step, after_zero_grad = score.players("step")[2], POINTS["after_zero_grad"]
-    play_step = action(score, "step", _stepping(plan.behaviour("on_iter_step")), SKIP_STEP)
-    play_zero_grad = action(score, "zero_grad", plan.behaviour("on_iter_zero_grad"), SKIP_ZERO_GRAD)
+    play_step = action(score, "step", _stepping(stepping), SKIP_STEP)
+    play_zero_grad = action(score, "zero_grad", clearing, SKIP_ZERO_GRAD)
 
     def step(run: Run) -> bool:
         if run._stepped_itself:
@@ -62,11 +66,14 @@ def has_plain_optimizers(score: StageScore) -> bool:
 def step_plainly(run: Run) -> None:
     """Step and zero_grad when nobody plays there and both are the library's own. Clearing the gradients by hand is what
     ``zero_grad`` does, without its profiler hooks."""
-    optimizers = run.optimizers
-    for optimizer in optimizers:
+    for optimizer in run.optimizers:
         optimizer.step()
     run.clock.steps += 1
-    for optimizer in optimizers:
+    clear_plainly(run)
+
+
+def clear_plainly(run: Run) -> None:
+    for optimizer in run.optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None

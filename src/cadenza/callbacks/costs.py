@@ -1,0 +1,207 @@
+"""The books of a cost ledger: what was measured, as a table and as a trace."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+from cadenza.callbacks.host_waits import HostWaits
+from cadenza.callbacks.text_table import text_table
+
+_KEPT = 50_000
+"""The trace holds the last so many slices."""
+
+
+class Slice(NamedTuple):
+    """One call of a callback. ``own`` is its time without that of callbacks that were called inside it."""
+
+    who: str
+    point: str
+    begin: int
+    took: int
+    own: int
+    waits: int
+
+
+class Meter:
+    """Times calls, and tells calls inside calls apart."""
+
+    def __init__(self, waits: HostWaits) -> None:
+        self.waits = waits
+        self.inside = 0
+        self.waits_inside = 0
+
+    def measure(self, who: str, point: str, sink: Callable[[Slice], Any], call: Callable[..., Any], *args: Any) -> Any:
+        inside, waits_inside = self.inside, self.waits_inside
+        self.inside = self.waits_inside = 0
+        waits, begin = self.waits.count, perf_counter_ns()
+        try:
+            return call(*args)
+        finally:
+            took, waited = perf_counter_ns() - begin, self.waits.count - waits
+            sink(Slice(who, point, begin, took, took - self.inside, waited - self.waits_inside))
+            self.inside, self.waits_inside = inside + took, waits_inside + waited
+
+
+@dataclass
+class Cost:
+    """What a callback cost at a point, in nanoseconds."""
+
+    calls: int = 0
+    time: int = 0
+    waits: int = 0
+
+    def add(self, one: Slice) -> None:
+        self.calls += 1
+        self.time += one.own
+        self.waits += one.waits
+
+
+@dataclass
+class StageCosts:
+    """The batches of one stage that were measured."""
+
+    batches: int = 0
+    time: int = 0
+    fetching: int = 0
+    waits: int = 0
+    costs: dict[tuple[str, str], Cost] = field(default_factory=dict)
+
+    def add(self, slices: Iterable[Slice], time: int, fetching: int, waits: int) -> None:
+        self.batches += 1
+        self.time += time
+        self.fetching += fetching
+        self.waits += waits
+        for one in slices:
+            self.costs.setdefault((one.who, one.point), Cost()).add(one)
+
+    def shares(self) -> dict[str, float]:
+        """For each callback its share of the time of a batch, at all points together."""
+        times: dict[str, int] = {}
+        for (who, _), cost in self.costs.items():
+            times[who] = times.get(who, 0) + cost.time
+        return {who: time / self.time for who, time in times.items()} if self.time else {}
+
+    @property
+    def bare(self) -> Cost:
+        """What is neither callbacks nor waiting for data: the step and the loop."""
+        time = self.time - self.fetching - sum(cost.time for cost in self.costs.values())
+        waits = self.waits - sum(cost.waits for cost in self.costs.values())
+        return Cost(self.batches, time, waits)
+
+
+class Costs:
+    """All that a ledger measured in one run: ``stages`` by name, and ``outside`` the batches, where every call counts.
+
+    ``rows()`` gives it as plain dicts, with times in seconds; as text it is a table.
+    """
+
+    def __init__(self, waits_count: bool = False) -> None:
+        self.stages: dict[str, StageCosts] = {}
+        self.outside: dict[tuple[str, str], Cost] = {}
+        self.seen: dict[str, int] = {}
+        self.waits_count = waits_count
+        self._slices: deque[tuple[str, str, int, int]] = deque(maxlen=_KEPT)
+
+    def add_batch(self, stage: str, slices: list[Slice], span: tuple[int, int], fetch: tuple[int, int], waits: int) -> None:
+        """One measured batch from ``span[0]`` to ``span[1]``; ``fetch`` is when it waited for data, and how long."""
+        book = self.stages.setdefault(stage, StageCosts())
+        book.add(slices, span[1] - span[0], fetch[1], waits)
+        self._slices.append(("loop", f"{stage} batch", span[0], span[1] - span[0]))
+        if fetch[1]:
+            self._slices.append(("loop", "waiting for data", *fetch))
+        self._slices.extend((one.who, one.point, one.begin, one.took) for one in slices)
+
+    def add_outside(self, one: Slice) -> None:
+        self.outside.setdefault((one.who, one.point), Cost()).add(one)
+        self._slices.append((one.who, one.point, one.begin, one.took))
+
+    def rows(self) -> list[dict[str, Any]]:
+        found = []
+        for stage, book in self.stages.items():
+            bare, fetching = book.bare, Cost(book.batches, book.fetching)
+            entries = {("the step and the loop", ""): bare, ("waiting for data", ""): fetching, **book.costs}
+            found += [_row(stage, *key, cost, book.batches, book.time) for key, cost in entries.items()]
+        found += [_row(None, *key, cost, None, None) for key, cost in self.outside.items()]
+        return found
+
+    # As text --------------------------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        parts = [self._stage_text(stage, book) for stage, book in self.stages.items()]
+        if self.outside:
+            parts.append(self._outside_text())
+        return "\n\n".join(parts) or "no batch was measured, and nobody played outside of batches"
+
+    def _stage_text(self, stage: str, book: StageCosts) -> str:
+        rows = [row for row in self.rows() if row["stage"] == stage]
+        rows[2:] = sorted(rows[2:], key=lambda row: -row["seconds"])
+        head = [f"{stage} batches", "", "calls", "us a call", "us a batch", "share", "waits a batch"]
+        lines = [
+            [
+                row["callback"],
+                row["point"],
+                str(row["calls"]) if row["point"] else "",
+                f"{row['seconds'] / row['calls'] * 1e6:,.1f}" if row["point"] else "",
+                f"{row['seconds'] / book.batches * 1e6:,.1f}",
+                f"{row['share']:.1%}",
+                f"{row['waits'] / book.batches:.2f}",
+            ]
+            for row in rows
+        ]
+        width = len(head) if self.waits_count else len(head) - 1
+        table = text_table(head[:width], [line[:width] for line in lines], left=2)
+        whole = f"{book.time / book.batches / 1e3:,.1f} us a batch"
+        seen = self.seen.get(stage, book.batches)
+        return f"{table}\n{whole}, measured in {book.batches:,} of {seen:,} {stage} batches"
+
+    def _outside_text(self) -> str:
+        ordered = sorted(self.outside.items(), key=lambda item: -item[1].time)
+        lines = [
+            [who, point, str(cost.calls), f"{cost.time / cost.calls / 1e6:,.3f}", f"{cost.time / 1e9:,.3f}", str(cost.waits)]
+            for (who, point), cost in ordered
+        ]
+        head = ["outside of batches", "", "calls", "ms a call", "seconds", "waits"]
+        width = len(head) if self.waits_count else len(head) - 1
+        return text_table(head[:width], [line[:width] for line in lines], left=2)
+
+    # As a trace -----------------------------------------------------------------------------------------------------
+
+    def trace(self, process: int = 0) -> bytes:
+        """The last slices in the form that chrome://tracing and ui.perfetto.dev open; ``process`` is the rank."""
+        base = min((begin for _, _, begin, _ in self._slices), default=0)
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "process_name", "pid": process, "args": {"name": f"cadenza, rank {process}"}}
+        ]
+        events += [
+            {
+                "ph": "X",
+                "cat": who,
+                "name": point if who == "loop" else f"{who} at {point}",
+                "ts": (begin - base) / 1e3,
+                "dur": took / 1e3,
+                "pid": process,
+                "tid": 0,
+            }
+            for who, point, begin, took in sorted(self._slices, key=lambda one: (one[2], -one[3]))
+        ]
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode()
+
+
+def _row(
+    stage: str | None, who: str, point: str, cost: Cost, batches: int | None, whole: int | None
+) -> dict[str, Any]:
+    return {
+        "stage": stage,
+        "callback": who,
+        "point": point,
+        "calls": cost.calls,
+        "seconds": cost.time / 1e9,
+        "waits": cost.waits,
+        "batches": batches,
+        "share": cost.time / whole if whole else None,
+    }

@@ -1,0 +1,137 @@
+"""Metrics and Evaluate over two processes: the results are those of all samples, and a failure is one for both."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sklearn import metrics as sk
+
+from cadenza.testing import tiny_classifier, tiny_data
+
+SOURCE = Path(__file__).parents[2] / "src"
+SIZES = [5, 3, 1, 7]
+PROGRAM = """
+import json, sys, warnings
+import torch
+from torch import nn
+from torchmetrics.classification import MulticlassF1Score
+from cadenza import Callback, Order, Trainer
+from cadenza.callbacks.evaluate import Evaluate
+from cadenza.callbacks.measures import accuracy
+from cadenza.callbacks.metrics import Metrics
+from cadenza.callbacks.results import ClassificationResults, ResultPackage
+from cadenza.testing import tiny_classifier, tiny_data
+
+torch.set_num_threads(1)
+rank, meeting, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+
+class World(Callback):
+    order = Order.PREPARE
+    def after_register(self, run):
+        run.rank, run.world_size = rank, 2
+
+def fails_on_one(output, targets):
+    if rank == 1:
+        raise ValueError("not here")
+    return output[:, 0]
+
+class PrepareFails:
+    def __call__(self, run):
+        if rank == 0:
+            raise ValueError("not here")
+        return run.output, run.targets
+
+def named(callback, name):
+    callback.name = name
+    return callback
+
+sizes = [5, 3, 1, 7]
+inputs, targets = tiny_data(16, seed=3).tensors
+batches = list(zip(inputs.split(sizes), targets.split(sizes)))
+mine = batches[:3] if rank == 0 else batches[3:]
+skip_all = rank == 1
+
+class SkipOnOne(Callback):
+    def before_test_iter(self, run):
+        if skip_all:
+            run.skip_batch()
+
+callbacks = [
+    World(),
+    SkipOnOne(),
+    Metrics(
+        {"accuracy": accuracy, "f1": MulticlassF1Score(3), "half": fails_on_one},
+        stages={"val", "test"},
+        on_error="warn",
+    ),
+    named(Evaluate(ClassificationResults(prefix="whole_"), stages={"val", "test"}), "whole"),
+    named(Evaluate(ClassificationResults(prefix="broken_"), prepare=PrepareFails(), on_error="warn"), "broken"),
+]
+trainer = Trainer(tiny_classifier(), criterion=nn.CrossEntropyLoss(), callbacks=callbacks, device="cpu")
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    found = {**trainer.validate(mine), **trainer.test(mine)}
+said = [str(one.message) for one in warned if "goes on without" in str(one.message)]
+with open(f"{out}/{rank}.json", "w") as file:
+    json.dump({"found": found, "said": said}, file)
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "program.py").write_text(PROGRAM)
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(folder / "program.py"), str(rank), str(folder / "meeting"), str(folder)],
+            env={"PYTHONPATH": str(SOURCE), "PATH": "", "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        errors = [process.communicate(timeout=90)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0, 0], errors
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+def whole(samples=16):
+    inputs, targets = tiny_data(16, seed=3).tensors
+    return tiny_classifier()(inputs[:samples]).argmax(1), targets[:samples]
+
+
+def test_both_ranks_have_the_results_of_all_samples(answers):
+    predicted, targets = whole()
+    for answer in answers:
+        assert answer["found"]["val/accuracy"] == float((predicted == targets).double().mean())
+        assert answer["found"]["val/whole_accuracy"] == answer["found"]["val/accuracy"]
+        f1 = sk.f1_score(targets, predicted, average="macro")
+        assert answer["found"]["val/whole_f1"] == pytest.approx(f1, abs=1e-12)
+        assert answer["found"]["val/f1"] == pytest.approx(f1, abs=1e-6)
+
+
+def test_a_rank_without_a_batch_takes_part(answers):
+    predicted, targets = whole(sum(SIZES[:3]))
+    for answer in answers:
+        assert answer["found"]["test/accuracy"] == float((predicted == targets).double().mean())
+        f1 = sk.f1_score(targets, predicted, average="macro")
+        assert answer["found"]["test/whole_f1"] == pytest.approx(f1, abs=1e-12)
+        assert answer["found"]["test/f1"] == pytest.approx(f1, abs=1e-6)
+
+
+def test_what_fails_on_one_rank_is_left_out_on_both(answers):
+    for answer, other in zip(answers, ("it failed in another process", "not here"), strict=True):
+        assert not [name for name in answer["found"] if name == "val/half" or "broken" in name]
+        assert any("the metric 'half'" in said and other in said for said in answer["said"])
+    assert any("ClassificationResults" in said and "not here" in said for said in answers[0]["said"])
+    assert any("ClassificationResults" in said and "another process" in said for said in answers[1]["said"])
