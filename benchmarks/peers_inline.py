@@ -5,10 +5,23 @@ from __future__ import annotations
 import importlib.util
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from measure import timed
+
+
+class Ready:
+    """Batches that are there already, as something to iterate over; some libraries take a list for many loaders."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
 
 
 def peer_cases() -> dict[str, Callable[[Callable[[], Any], list[Any]], float]]:
@@ -43,7 +56,7 @@ def lightning(parts: Callable[[], Any], data: list[Any]) -> float:
             return optimizer
 
     trainer = pl.Trainer(max_epochs=1, accelerator="cpu", barebones=True)
-    return timed(lambda: trainer.fit(Module(), data))
+    return timed(lambda: trainer.fit(Module(), Ready(data)))
 
 
 def ignite(parts: Callable[[], Any], data: list[Any]) -> float:
@@ -59,4 +72,4 @@ def ignite(parts: Callable[[], Any], data: list[Any]) -> float:
         return loss
 
     engine = Engine(step)
-    return timed(lambda: engine.run(data, max_epochs=1))
+    return timed(lambda: engine.run(Ready(data), max_epochs=1))

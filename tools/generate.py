@@ -7,7 +7,9 @@ with what this would write.
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 from cadenza.cli.catalogue import callbacks_page
@@ -15,6 +17,9 @@ from cadenza.cli.score import points_page
 from cadenza.points import POINTS, Kind, Point
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from figures import with_figures  # noqa: E402
 
 HEAD = '''\
 """A typed method for every point, so that editors complete them. Made from ``points.py`` by ``make generate``."""
@@ -73,6 +78,8 @@ FILES = {
     "docs/points.md": points_page,
     "docs/loop.md": loop_page,
     "docs/callbacks.md": callbacks_page,
+    "docs/performance.md": partial(with_figures, "docs/performance.md"),
+    "README.md": partial(with_figures, "README.md"),
 }
 
 

@@ -33,9 +33,9 @@ def cut(sizes, seed=3):
     return list(zip(inputs.split(sizes), targets.split(sizes), strict=True))
 
 
-def made(*callbacks, lr=0.0, **sgd):
+def made(*callbacks, lr=0.0):
     model = tiny_classifier().cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, **sgd)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     return Trainer(model, optimizer, nn.CrossEntropyLoss(), callbacks=callbacks, device="cuda")
 
 
@@ -71,6 +71,19 @@ def torchmetric():
     return torchmetrics.classification.MulticlassF1Score(3, validate_args=False)
 
 
+class Sum:
+    """An object whose state stays on the device."""
+
+    def reset(self):
+        self.total = torch.zeros((), device="cuda")
+
+    def update(self, output, targets):
+        self.total = self.total + targets.sum()
+
+    def compute(self):
+        return self.total
+
+
 def whole(samples=16, seed=3):
     inputs, targets = tiny_data(samples, seed=seed).tensors
     return ClassificationResults().compute(tiny_classifier()(inputs), targets)
@@ -79,7 +92,7 @@ def whole(samples=16, seed=3):
 def test_batches_wait_for_nothing_and_values_are_right():
     callbacks = [
         Strict(),
-        Metrics({"exact": accuracy, "share": share, "object": torchmetric()}, stages={"train", "val"}),
+        Metrics({"exact": accuracy, "share": share, "sum": Sum()}, stages={"train", "val"}),
         Evaluate(ClassificationResults(), stages={"train", "val"}),
         Throughput(every="1 step"),
         Timer(every="1 step", stages={"train", "val"}),
@@ -91,8 +104,14 @@ def test_batches_wait_for_nothing_and_values_are_right():
     for stage, expected in (("train", whole()), ("val", whole(9, 1))):
         for name in ("exact", "share", "accuracy"):
             assert trainer.history[f"{stage}/{name}"] == pytest.approx([expected["accuracy"]] * 2)
-        assert trainer.history[f"{stage}/object"] == pytest.approx([expected["f1"]] * 2, abs=1e-6)
         assert trainer.history[f"{stage}/f1"] == pytest.approx([expected["f1"]] * 2)
+
+
+def test_torchmetrics_on_the_device():
+    trainer = made(Metrics({"f1": torchmetric()}, stages={"train", "val"}))
+    trainer.fit(cut([6, 5, 5]), cut([4, 5], seed=1), epochs=2)
+    assert trainer.history["train/f1"] == pytest.approx([whole()["f1"]] * 2, abs=1e-6)
+    assert trainer.history["val/f1"] == pytest.approx([whole(9, 1)["f1"]] * 2, abs=1e-6)
 
 
 def test_a_rate_on_the_device_is_not_read():
@@ -100,7 +119,10 @@ def test_a_rate_on_the_device_is_not_read():
         def after_train_iter(self, run):
             run.optimizer.param_groups[0]["lr"].mul_(0.5)
 
-    trainer = made(Strict(), LRMonitor("1 step"), Moving(), lr=torch.tensor(0.5, device="cuda"), foreach=True)
+    model = tiny_classifier().cuda()
+    adam = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.5, device="cuda"), capturable=True)
+    callbacks = [Strict(), LRMonitor("1 step"), Moving()]
+    trainer = Trainer(model, adam, nn.CrossEntropyLoss(), callbacks=callbacks, device="cuda")
     history = trainer.fit(cut([4] * 3), epochs=1)
     assert [row["lr"] for row in history.iters] == [0.5, 0.25, 0.125]
 

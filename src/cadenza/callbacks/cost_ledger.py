@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import warnings
@@ -11,26 +10,24 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.costs import Costs, Meter, Slice
+from cadenza.callbacks.costs import Costs, MeasuredBatch, Meter
+from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.folders import checked_path, place_for, write_whole
 from cadenza.callbacks.host_waits import HostWaits
 from cadenza.callbacks.text_table import tell
+from cadenza.callbacks.timed_players import TimedPlayers
 from cadenza.decisions import exchange
 from cadenza.frames import Pass
-from cadenza.plan import Plan
-from cadenza.points import ITERATION, Kind, Point
 from cadenza.requests import EXCHANGE
-from cadenza.spans import Player
 
 if TYPE_CHECKING:
     from cadenza.run import Run
 
-_OF_A_BATCH = {point for points in ITERATION.values() for point in points} | {"after_log"}
 _ENOUGH = 10
 """So many batches are measured before a callback is said to be too expensive."""
 
 
-class CostLedger(Callback):
+class CostLedger(Faults, Callback):
     """Measures what each callback costs at each point, in time and on a CUDA device in host waits, and what is left for
     the step itself; prints a table at the end of a fit.
 
@@ -55,8 +52,9 @@ class CostLedger(Callback):
     the host has to wait for it, that is the time and a wait of whoever waits. ``budget`` is the share of a training
     batch above which a callback is warned of, once; None for never. The trace, for chrome://tracing and
     ui.perfetto.dev, is written to ``path``, else to ``costs.json`` in the folder of the run's experiment; without
-    either there is none. ``stream`` is where the table goes (standard output). The figures are in
-    ``run.store["costs"]`` and in ``costs`` of the callback; their ``rows()`` are plain dicts.
+    either there is none. With ``on_error="warn"`` a file that cannot be written does not end the run. ``stream`` is
+    where the table goes (standard output). The figures are in ``run.store["costs"]`` and in ``costs`` of the callback;
+    their ``rows()`` are plain dicts.
 
     >>> import cadenza, io, torch
     >>> from cadenza.callbacks import GradientClip
@@ -66,11 +64,10 @@ class CostLedger(Callback):
     >>> trainer = cadenza.Trainer(model, sgd, loss, callbacks=[GradientClip(1.0), ledger], device="cpu")
     >>> _ = trainer.fit(tiny_loader(48), epochs=2)
     >>> [(row["callback"], row["point"], row["calls"]) for row in ledger.costs.rows() if row["stage"] == "train"]
-    [('the step and the loop', '', 5), ('waiting for data', '', 5), ('GradientClip', 'before_step', 5)]
+    [('the step and the loop', '', 6), ('waiting for data', '', 6), ('GradientClip', 'before_step', 6)]
     """
 
-    order = Order.SAVE + 1_000_000
-    """After all others, so that its end of an iteration is the end."""
+    order = Order.SAVE + 1_000_000  # after all others, so that its end of an iteration is the end
     owns = frozenset({"plan"})
     ranks = "main"
     passive = True
@@ -79,32 +76,30 @@ class CostLedger(Callback):
         self,
         every: int = 100,
         *,
-        budget: float | None = 0.05,
+        budget: float | None = 0.1,
         path: str | os.PathLike[str] | None = None,
         stream: TextIO | None = None,
+        on_error: str = "raise",
     ) -> None:
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise ValueError(f"every is a whole number of batches of at least 1, not {every!r}")
         if budget is not None and (isinstance(budget, bool) or not 0 < budget <= 1):
             raise ValueError(f"budget is a share above 0 and up to 1, or None, not {budget!r}")
+        self._check_on_error(on_error)
         self.every, self.budget, self.stream = every, budget, stream
         self.path = checked_path(path, self.name)
         self.costs = Costs()
-        self._draw = random.Random(0)  # of its own, so that no random number of the training is used up
         self._reset()
 
     def _reset(self) -> None:
+        self._draw = random.Random(0)  # of its own, so that no random number of the training is used up
+        self._place = self._draw.randrange(self.every)
+        self._left = max(self._place, 1)
         self._waits = HostWaits()
         self._meter = Meter(self._waits)
-        self._slices: list[Slice] = []
-        self._plans: tuple[Plan, Plan] | None = None
-        self._making = False
-        self._place = 0
-        self._left = self.every
-        self._next_stretch()
-        self._disturbed = False
-        self._fetch = (0, 0)
-        self._waits_before = 0
+        self._players: TimedPlayers | None = None
+        self._batch = MeasuredBatch()
+        self._first_batch = 0
         self._blamed: set[str] = set()
 
     def explain(self) -> str:
@@ -115,14 +110,17 @@ class CostLedger(Callback):
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """In the plan that measures it looks at the fetch too; in the plain one it only counts batches."""
-        more = {"before_fetch": self._begin_fetch, "after_fetch": self._end_fetch} if self._making else {}
+        measuring = self._players is not None and self._players.making
+        more = {"before_fetch": self._begin_fetch, "after_fetch": self._end_fetch} if measuring else {}
         return {**super().plays(), **more}
 
     def after_register(self, run: Run) -> None:
         self._reset()
         if run.mode == "fit":
             self.costs = run.store["costs"] = Costs()
-            self._make_plans(run)
+            self._first_batch = run.clock.batches
+            self._players = TimedPlayers(self, self._end_iteration, self._meter, self._batch.slices, self.costs)
+            exchange(run, self._players.plans(run)[0])
 
     def around_run(self, run: Run) -> Iterator[None]:
         with self._waits.listening(run.device):
@@ -131,83 +129,74 @@ class CostLedger(Callback):
 
     def after_iter(self, run: Run) -> None:
         self._left -= 1
-        if self._left <= 0 and self._plans is not None and not _is_nested(run):
+        if self._left <= 0 and self._players is not None and not is_nested(run):
             run._exchange = self._begin
             run._asked |= EXCHANGE
 
+    @tolerant
     def after_run(self, run: Run) -> None:
-        self._report(run)
-
-    def after_error(self, run: Run) -> None:
-        self._report(run)
-
-    def close(self) -> None:
-        self._plans = None  # they hold the callbacks, and through them the run
-
-    def _report(self, run: Run) -> None:
-        if self._plans is None:
+        if self._players is None:
             return
+        self.costs.seen["train"] = run.clock.batches - self._first_batch
         tell(self.name, f"{self.name}\n{self.costs}", self.stream)
         if self.path is not None or run.experiment is not None:
             write_whole(place_for(run, self.path, "costs.json"), self.costs.trace(run.rank))
+
+    after_error = after_run
+
+    def close(self) -> None:
+        self._players = None  # its plans hold the callbacks of the run
 
     # A batch that is measured ---------------------------------------------------------------------------------------
 
     def _begin(self, run: Run) -> None:
         """Between two iterations: from here on players are timed."""
-        exchange(run, self._make_plans(run)[1])
-        self._start_over()
-        self._waits.begin()
-
-    def _start_over(self) -> None:
-        self._slices.clear()
-        self._disturbed = False
-        self._fetch = (0, 0)
-        self._waits_before = self._waits.count
+        if self._players is not None and self._players.belongs_to(run):
+            exchange(run, self._players.plans(run)[1])
+            self._waits.begin()
+            self._batch.start(self._waits.count)
 
     def _begin_fetch(self, run: Run) -> None:
-        if not _is_nested(run):
-            self._fetch = (perf_counter_ns(), 0)
+        if not is_nested(run):
+            self._batch.fetch = (perf_counter_ns(), 0)
 
     def _end_fetch(self, run: Run) -> None:
-        if _is_nested(run):
+        if is_nested(run):
             return
-        if not hasattr(run, "batch"):  # the end of the loader: another pass will have to do
-            self._start_over()
-            return
-        inside = sum(one.took for one in self._slices if one.begin > self._fetch[0])
-        self._fetch = (self._fetch[0], perf_counter_ns() - self._fetch[0] - inside)
+        if hasattr(run, "batch"):
+            self._batch.end_fetch(perf_counter_ns())
+        else:  # the end of the loader: the first batch of another pass will do
+            self._batch.start(self._waits.count)
 
     def _end_iteration(self, run: Run) -> None:
-        """Takes the place of ``after_iter`` in the plan that measures."""
-        self._left -= 1
-        if _is_nested(run):
-            self._disturbed = True  # a whole validation lies inside this batch
-            return
-        run._exchange = self._end
-        run._asked |= EXCHANGE
+        """Stands in for ``after_iter`` in the plan that measures."""
+        if is_nested(run):
+            self._batch.disturbed = True  # a whole validation lies inside this batch
+        else:
+            run._exchange = self._end
+            run._asked |= EXCHANGE
 
     def _end(self, run: Run) -> None:
-        """Between two iterations: writes the batch down, and lets the plain plan play again."""
-        now, waits = perf_counter_ns(), self._waits.count - self._waits_before
-        changed = self._plans is None or run._plan is not self._plans[1]  # callbacks came or went
-        if self._disturbed and not changed:
-            self._start_over()  # the next batch is measured in its place
+        """Between two iterations: writes the batch down, and lets the plain players play again."""
+        now, waits, players = perf_counter_ns(), self._waits.count, self._players
+        if players is None:
             return
+        changed = not players.plays(run)  # callbacks came or went in this iteration
+        if self._batch.disturbed and not changed:
+            self._batch.start(self._waits.count)  # the next one is measured in its place
+            return
+        if not changed:
+            self.costs.add_batch(str(run.stage), self._batch, now, waits)
+            self._warn_of_cost()
+        last, self._place = self._place, self._draw.randrange(self.every)
+        self._left = self.every - last + self._place - 1
         self._waits.end()
-        exchange(run, self._make_plans(run)[0])
-        if not changed and self._fetch[0]:
-            begin = min([self._fetch[0], *(one.begin for one in self._slices[:1])])
-            self.costs.add_batch(str(run.stage), self._slices, (begin, now), self._fetch, waits)
-            self._warn(run)
-        self._next_stretch()
+        if self._left and not changed:
+            exchange(run, players.plans(run)[0])
+        else:
+            self._begin(run)
 
-    def _next_stretch(self) -> None:
-        """Draws the place of the batch to measure in the next stretch."""
-        rest, self._place = self.every - self._place, self._draw.randint(1, self.every)
-        self._left = rest + self._place - self.every if self._left == self.every else rest + self._place
-
-    def _warn(self, run: Run) -> None:
+    def _warn_of_cost(self) -> None:
         book = self.costs.stages.get("train")
         if self.budget is None or book is None or book.batches < _ENOUGH:
             return
@@ -220,3 +209,8 @@ class CostLedger(Callback):
                     f"{book.batches} batches; {self.name} allows {self.budget:.0%})",
                     stacklevel=2,
                 )
+
+
+def is_nested(run: Run) -> bool:
+    """Whether a pass is played inside an iteration of another."""
+    return sum(isinstance(frame, Pass) for frame in run._open) > 1

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from cadenza.callbacks.host_waits import HostWaits
 from cadenza.callbacks.text_table import text_table
 
+Call: TypeAlias = Callable[..., Any]
+_LOOP = "loop"
 _KEPT = 50_000
 """The trace holds the last so many slices."""
 
 
 class Slice(NamedTuple):
-    """One call of a callback. ``own`` is its time without that of callbacks that were called inside it."""
+    """A time that a callback took. ``own`` is without that of callbacks that were called inside it; ``calls`` is 0 for
+    the entering and leaving of what it holds around a span, which belong to the call that made it."""
 
     who: str
     point: str
+    calls: int
     begin: int
     took: int
     own: int
@@ -35,7 +39,8 @@ class Meter:
         self.inside = 0
         self.waits_inside = 0
 
-    def measure(self, who: str, point: str, sink: Callable[[Slice], Any], call: Callable[..., Any], *args: Any) -> Any:
+    def measure(self, label: tuple[str, str, int], sink: Callable[[Slice], Any], call: Call, *args: Any) -> Any:
+        """Makes the call, and puts down under ``label`` (who, point, calls) what it took, also if it raises."""
         inside, waits_inside = self.inside, self.waits_inside
         self.inside = self.waits_inside = 0
         waits, begin = self.waits.count, perf_counter_ns()
@@ -43,8 +48,32 @@ class Meter:
             return call(*args)
         finally:
             took, waited = perf_counter_ns() - begin, self.waits.count - waits
-            sink(Slice(who, point, begin, took, took - self.inside, waited - self.waits_inside))
+            sink(Slice(*label, begin, took, took - self.inside, waited - self.waits_inside))
             self.inside, self.waits_inside = inside + took, waits_inside + waited
+
+
+class MeasuredBatch:
+    """What is known of the batch that is measured at this moment."""
+
+    def __init__(self) -> None:
+        self.slices: list[Slice] = []
+        self.start(0)
+
+    def start(self, waits: int) -> None:
+        """``waits`` is how many there were before."""
+        self.slices.clear()
+        self.waits_before = waits
+        self.fetch = (0, 0)
+        self.disturbed = False
+
+    def end_fetch(self, now: int) -> None:
+        """What others took in the meantime is theirs."""
+        begin = self.fetch[0]
+        self.fetch = (begin, now - begin - sum(one.took for one in self.slices if one.begin > begin))
+
+    @property
+    def begin(self) -> int:
+        return min([self.fetch[0], *(one.begin for one in self.slices)])
 
 
 @dataclass
@@ -56,7 +85,7 @@ class Cost:
     waits: int = 0
 
     def add(self, one: Slice) -> None:
-        self.calls += 1
+        self.calls += one.calls
         self.time += one.own
         self.waits += one.waits
 
@@ -71,12 +100,12 @@ class StageCosts:
     waits: int = 0
     costs: dict[tuple[str, str], Cost] = field(default_factory=dict)
 
-    def add(self, slices: Iterable[Slice], time: int, fetching: int, waits: int) -> None:
+    def add(self, batch: MeasuredBatch, time: int, waits: int) -> None:
         self.batches += 1
         self.time += time
-        self.fetching += fetching
+        self.fetching += batch.fetch[1]
         self.waits += waits
-        for one in slices:
+        for one in batch.slices:
             self.costs.setdefault((one.who, one.point), Cost()).add(one)
 
     def shares(self) -> dict[str, float]:
@@ -107,14 +136,13 @@ class Costs:
         self.waits_count = waits_count
         self._slices: deque[tuple[str, str, int, int]] = deque(maxlen=_KEPT)
 
-    def add_batch(self, stage: str, slices: list[Slice], span: tuple[int, int], fetch: tuple[int, int], waits: int) -> None:
-        """One measured batch from ``span[0]`` to ``span[1]``; ``fetch`` is when it waited for data, and how long."""
-        book = self.stages.setdefault(stage, StageCosts())
-        book.add(slices, span[1] - span[0], fetch[1], waits)
-        self._slices.append(("loop", f"{stage} batch", span[0], span[1] - span[0]))
-        if fetch[1]:
-            self._slices.append(("loop", "waiting for data", *fetch))
-        self._slices.extend((one.who, one.point, one.begin, one.took) for one in slices)
+    def add_batch(self, stage: str, batch: MeasuredBatch, now: int, waits: int) -> None:
+        """``batch`` ends ``now``, when there were so many ``waits``."""
+        begin, took = batch.begin, now - batch.begin
+        self.stages.setdefault(stage, StageCosts()).add(batch, took, waits - batch.waits_before)
+        self._slices.append((_LOOP, f"{stage} batch", begin, took))
+        self._slices.append((_LOOP, "waiting for data", *batch.fetch))
+        self._slices.extend((one.who, one.point, one.begin, one.took) for one in batch.slices)
 
     def add_outside(self, one: Slice) -> None:
         self.outside.setdefault((one.who, one.point), Cost()).add(one)
@@ -146,7 +174,7 @@ class Costs:
                 row["callback"],
                 row["point"],
                 str(row["calls"]) if row["point"] else "",
-                f"{row['seconds'] / row['calls'] * 1e6:,.1f}" if row["point"] else "",
+                f"{row['seconds'] / row['calls'] * 1e6:,.1f}" if row["point"] and row["calls"] else "",
                 f"{row['seconds'] / book.batches * 1e6:,.1f}",
                 f"{row['share']:.1%}",
                 f"{row['waits'] / book.batches:.2f}",
@@ -156,13 +184,20 @@ class Costs:
         width = len(head) if self.waits_count else len(head) - 1
         table = text_table(head[:width], [line[:width] for line in lines], left=2)
         whole = f"{book.time / book.batches / 1e3:,.1f} us a batch"
-        seen = self.seen.get(stage, book.batches)
-        return f"{table}\n{whole}, measured in {book.batches:,} of {seen:,} {stage} batches"
+        seen = f" of {self.seen[stage]:,}" if stage in self.seen else ""
+        return f"{table}\n{whole}, measured in {book.batches:,}{seen} {stage} batches"
 
     def _outside_text(self) -> str:
         ordered = sorted(self.outside.items(), key=lambda item: -item[1].time)
         lines = [
-            [who, point, str(cost.calls), f"{cost.time / cost.calls / 1e6:,.3f}", f"{cost.time / 1e9:,.3f}", str(cost.waits)]
+            [
+                who,
+                point,
+                str(cost.calls),
+                f"{cost.time / cost.calls / 1e6:,.3f}" if cost.calls else "",
+                f"{cost.time / 1e9:,.3f}",
+                str(cost.waits),
+            ]
             for (who, point), cost in ordered
         ]
         head = ["outside of batches", "", "calls", "ms a call", "seconds", "waits"]
@@ -181,7 +216,7 @@ class Costs:
             {
                 "ph": "X",
                 "cat": who,
-                "name": point if who == "loop" else f"{who} at {point}",
+                "name": point if who == _LOOP else f"{who} at {point}",
                 "ts": (begin - base) / 1e3,
                 "dur": took / 1e3,
                 "pid": process,
@@ -192,9 +227,7 @@ class Costs:
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode()
 
 
-def _row(
-    stage: str | None, who: str, point: str, cost: Cost, batches: int | None, whole: int | None
-) -> dict[str, Any]:
+def _row(stage: str | None, who: str, point: str, cost: Cost, batches: int | None, whole: int | None) -> dict[str, Any]:
     return {
         "stage": stage,
         "callback": who,

@@ -127,7 +127,7 @@ def _draw_boxes(cells: Sequence[Axes], sample: Sample, look: Look) -> None:
     if sample.true is not None:
         for box, label in zip(sample.true.boxes.tolist(), sample.true.labels.tolist(), strict=True):
             _box(axes, box, look.name(label), RIGHT, "--", size, at_foot=True)
-    scores = [None] * kept if predicted.scores is None else predicted.scores.tolist()
+    scores: list[Any] = [None] * kept if predicted.scores is None else predicted.scores.tolist()
     sure = [row for row in range(kept) if scores[row] is None or scores[row] >= look.threshold][:_MOST_BOXES]
     for row in sure:
         score = "" if scores[row] is None else f" {scores[row]:.2f}"
@@ -153,7 +153,7 @@ def _box(
 def _draw_mask(cells: Sequence[Axes], sample: Sample, look: Look) -> None:
     """The image twice: with the predicted mask, and with the true one."""
     masks = [sample.predicted.mask] + ([] if sample.true is None else [sample.true.mask])
-    share = _share_right(*masks, look) if len(masks) == 2 else None
+    share = _share_right(masks[0], masks[1], look) if len(masks) == 2 else None
     titles = ["predicted" if share is None else f"predicted, {share:.1%} right", "true"]
     for axes, mask, title in zip(cells, masks, titles, strict=False):
         height, width = _show(axes, sample, look)
@@ -178,7 +178,9 @@ def _painted(mask: Tensor, look: Look) -> Any:
 
 
 def _labels_in(mask: Tensor, look: Look) -> list[int]:
-    return [label for label in mask.unique().tolist() if label >= 0 and label not in (look.background, look.ignore)]
+    return [
+        label for label in torch.unique(mask).tolist() if label >= 0 and label not in (look.background, look.ignore)
+    ]
 
 
 def _colour(label: int) -> tuple[float, float, float]:

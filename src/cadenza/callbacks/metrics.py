@@ -36,11 +36,11 @@ class Metrics(PassMeasure, Callback):
     batches or outputs of another form. With ``on_error="warn"`` a metric that raises is left out for the rest of the
     run, with a warning; otherwise it ends the run with a note that names it.
 
-    It plays after each batch, outside the step, and never waits for the device. (Objects of torchmetrics do, unless
-    they are made with ``validate_args=False``; and some of them guess from each batch whether scores are logits, so
-    give them probabilities.) In training it sees the outputs that the steps were made from. Skipped batches are left
-    out, and a validation that a stop cuts short has no result. A checkpoint in the middle of a pass keeps what was
-    measured so far, if the objects have ``state_dict``.
+    It plays after each batch, outside the step, and does not wait for the device. (Objects of torchmetrics may: they
+    check what they get, unless made with ``validate_args=False``, and some count on the host. Some also guess from each
+    batch whether scores are logits, so give those probabilities.) In training it sees the outputs that the steps were
+    made from. Skipped batches are left out, and a validation that a stop cuts short has no result. A checkpoint in the
+    middle of a pass keeps what was measured so far, if the objects have ``state_dict``.
 
     >>> import cadenza, torch
     >>> from cadenza.testing import tiny_classifier, tiny_loader

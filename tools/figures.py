@@ -1,0 +1,69 @@
+"""Measured figures as tables, read from ``benchmarks/results`` so that no page can show a figure nobody measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def with_figures(page: str) -> str:
+    """The text of ``page`` with the table between each pair of marks as it is measured now."""
+
+    def fill(match: re.Match[str]) -> str:
+        return f"{match[1]}{TABLES[match[2]]()}{match[3]}"
+
+    return MARKED.sub(fill, (ROOT / page).read_text(encoding="utf-8"))
+
+
+def _result(name: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    return result
+
+
+def _measured(result: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    return (
+        f"Measured on {result['date']}: {result['processor']}, {result['threads']} thread, Python {result['python']}, "
+        f"{versions}. Command: `{result['command']}`.\n"
+    )
+
+
+def _overhead_rows(result: dict[str, Any]) -> list[str]:
+    rows = []
+    for name, row in result["ratios"].items():
+        low, high = row["interval"]
+        bar = "" if row["bar"] is None else f"{row['bar']:.2f}"
+        rows.append(f"| {name} | {row['ratio']:.3f} | {low:.3f} to {high:.3f} | {bar} |")
+    return rows
+
+
+def overhead() -> str:
+    """The whole table of ``benchmarks/overhead.py``."""
+    result = _result("overhead")
+    head = ["| case | ratio to the hand-written loop | 95 % interval | aim: at most |", "|---|---|---|---|"]
+    lines = [
+        *head,
+        *_overhead_rows(result),
+        "",
+        f"The hand-written loop took {result['hand_written_us']:.0f} µs a step. A step that does nothing costs "
+        f"{result['dispatch_us']:.2f} µs (aim: at most 4). `import cadenza` takes {result['import_share']:.1%} longer "
+        "than `import torch` alone (aim: at most 15 %).",
+        "",
+        _measured(result),
+    ]
+    return "\n".join(lines)
+
+
+def overhead_short() -> str:
+    """The lines that the README shows."""
+    result = _result("overhead")
+    rows = [f"| {name} | {row['ratio']:.2f} |" for name, row in result["ratios"].items() if "six" not in name]
+    return "\n".join(["| | time of a step |", "|---|---|", "| by hand | 1 |", *rows]) + "\n"
+
+
+TABLES = {"overhead": overhead, "overhead_short": overhead_short}
