@@ -6,10 +6,15 @@ from cadenza.callbacks.clip import GradientClip, clip_gradients
 from cadenza.callbacks.cutmix import CutMix, cutmix
 from cadenza.callbacks.early_stopping import EarlyStopping, Patience
 from cadenza.callbacks.ema import EMA
+from cadenza.callbacks.evaluate import Evaluate
 from cadenza.callbacks.freeze import Freeze
 from cadenza.callbacks.freeze_batchnorm import FreezeBatchNorm
 from cadenza.callbacks.hang_watch import HangWatch
 from cadenza.callbacks.lr_finder import LRFinder, find_lr
+from cadenza.callbacks.lr_monitor import LRMonitor
+from cadenza.callbacks.measures import accuracy, mean_absolute_error, mean_squared_error, top_k_accuracy
+from cadenza.callbacks.memory_monitor import MemoryMonitor
+from cadenza.callbacks.metrics import Metrics
 from cadenza.callbacks.mixup import MixUp, mixup
 from cadenza.callbacks.multiscale import Multiscale
 from cadenza.callbacks.nan_guard import NaNGuard
@@ -17,6 +22,7 @@ from cadenza.callbacks.oversample import Oversample
 from cadenza.callbacks.precise_batchnorm import PreciseBatchNorm
 from cadenza.callbacks.precision import Precision
 from cadenza.callbacks.progress import Progress
+from cadenza.callbacks.results import BinaryResults, ClassificationResults, RegressionResults, ResultPackage
 from cadenza.callbacks.same_predictions import AllPredictionsSame
 from cadenza.callbacks.schedule import Schedule
 from cadenza.callbacks.schedules import (
@@ -33,7 +39,9 @@ from cadenza.callbacks.schedules import (
 )
 from cadenza.callbacks.stage_switch import StageSwitch
 from cadenza.callbacks.subset_run import SubsetRun
+from cadenza.callbacks.throughput import Throughput
 from cadenza.callbacks.time_limit import TimeLimit
+from cadenza.callbacks.timer import Timer
 from cadenza.callbacks.weight_average import WeightAverage
 
 __all__ = [
@@ -41,10 +49,13 @@ __all__ = [
     "Accumulate",
     "AllPredictionsSame",
     "BatchSizeFinder",
+    "BinaryResults",
+    "ClassificationResults",
     "ConstantSchedule",
     "CosineSchedule",
     "CutMix",
     "EarlyStopping",
+    "Evaluate",
     "ExponentialSchedule",
     "FlatCosineSchedule",
     "Freeze",
@@ -53,6 +64,9 @@ __all__ = [
     "GradientClip",
     "HangWatch",
     "LRFinder",
+    "LRMonitor",
+    "MemoryMonitor",
+    "Metrics",
     "MixUp",
     "MultiStepSchedule",
     "Multiscale",
@@ -65,15 +79,23 @@ __all__ = [
     "PreciseBatchNorm",
     "Precision",
     "Progress",
+    "RegressionResults",
+    "ResultPackage",
     "Schedule",
     "StageSwitch",
     "StepSchedule",
     "SubsetRun",
+    "Throughput",
     "TimeLimit",
+    "Timer",
     "WeightAverage",
+    "accuracy",
     "clip_gradients",
     "cutmix",
     "find_batch_size",
     "find_lr",
+    "mean_absolute_error",
+    "mean_squared_error",
     "mixup",
+    "top_k_accuracy",
 ]

@@ -17,7 +17,7 @@ def load_maker(place: str) -> Callable[[], Trainer]:
     where, colon, name = place.rpartition(":")
     if not colon or not where or not name:
         raise ValueError(f"--trainer is file.py:function or module:function, not {place!r}")
-    maker = getattr(_module(where), name, None)
+    maker: Callable[[], Trainer] | None = getattr(_module(where), name, None)
     if not callable(maker):
         raise ValueError(f"{where} has no function {name!r} that makes a trainer")
     return maker
