@@ -139,6 +139,22 @@ def test_sparse_and_half_gradients():
     assert gradient_stats([("w", weight)])["all"]["norm"].item() == 500.0, "its square does not fit into fp16"
 
 
+def test_an_empty_sparse_gradient_and_kinds_that_are_mixed():
+    empty, double = nn.Embedding(4, 2, sparse=True), torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    empty(torch.zeros(0, dtype=torch.long)).sum().backward()
+    double.grad = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    stats = gradient_stats([("empty.weight", empty.weight), ("double.weight", double)])
+    assert {name: value.item() for name, value in stats["empty"].items()} == {
+        "norm": 0,
+        "mean": 0,
+        "std": 0,
+        "zeros": 1,
+    }
+    assert {name: value.item() for name, value in stats["all"].items()} == pytest.approx(
+        by_hand([torch.zeros(8), double.grad])
+    )
+
+
 def test_nothing_is_there_without_gradients():
     assert gradient_stats(tiny_classifier().named_parameters()) == {}
 

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.message import EmailMessage
+from email.utils import localtime
 from typing import Any, NoReturn, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
@@ -124,6 +125,7 @@ class Mail:
     def _mail(self, message: Message) -> EmailMessage:
         mail = EmailMessage()
         mail["Subject"], mail["From"], mail["To"] = message.title, self.sender, ", ".join(self.to)
+        mail["Date"] = localtime()
         mail.set_content(message.text)
         for name, content in message.files:
             kind, _, detail = (mimetypes.guess_type(name)[0] or "application/octet-stream").partition("/")

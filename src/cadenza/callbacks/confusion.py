@@ -180,7 +180,7 @@ def count_pairs(output: Any, targets: Any, classes: int | None, *, ignore: int =
     classes = classes or found
     if classes is None:
         raise ValueError("predictions that are whole numbers do not tell how many classes there are: give classes=")
-    if output.dim() > 1 and targets.shape == output.shape and targets.is_floating_point():
+    if output.dim() > 1 and output.size(1) > 1 and targets.shape == output.shape:
         targets = targets.argmax(1)
     predicted, true = predicted.flatten().long(), targets.detach().flatten().long()
     if predicted.shape != true.shape:

@@ -6,6 +6,7 @@ import os
 import random
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -38,15 +39,15 @@ class CostLedger(Faults, Callback):
 
         train batches                       calls  us a call  us a batch  share  waits a batch
         --------------------------------------------------------------------------------------
-        the step and the loop                                     742.5  92.3%           0.00
-        waiting for data                                           18.9   2.4%           0.00
-        Probe                  after_step      38       41.7       41.7   5.2%           1.00
-        GradientClip           before_step     38        1.2        1.2   0.1%           0.00
-        804.3 us a batch, measured in 38 of 3,750 train batches
+        the step and the loop                                    1,294.5  71.8%           0.00
+        waiting for data                                            20.6   1.1%           0.00
+        GradientClip           before_step     25      400.4       400.4  22.2%           0.00
+        Printer                after_loss      25       88.0        88.0   4.9%           1.00
+        1,803.5 us a batch, measured in 25 of 2,500 train batches
 
-        outside of batches                  calls  ms a call  seconds  waits
-        --------------------------------------------------------------------
-        Progress               after_epoch     10      0.412    0.004     10
+        outside of batches               calls  ms a call  seconds  waits
+        -----------------------------------------------------------------
+        Printer             after_epoch      5      0.194    0.001      5
 
     Time is that of the host: work that a callback only queues on a GPU is done later, at a time that is nobody's; where
     the host has to wait for it, that is the time and a wait of whoever waits. ``budget`` is the share of a training
@@ -95,6 +96,7 @@ class CostLedger(Faults, Callback):
         self._draw = random.Random(0)  # of its own, so that no random number of the training is used up
         self._place = self._draw.randrange(self.every)
         self._left = max(self._place, 1)
+        self._wanted = False
         self._waits = HostWaits()
         self._meter = Meter(self._waits)
         self._players: TimedPlayers | None = None
@@ -110,26 +112,33 @@ class CostLedger(Faults, Callback):
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """In the plan that measures it looks at the fetch too; in the plain one it only counts batches."""
-        measuring = self._players is not None and self._players.making
-        more = {"before_fetch": self._begin_fetch, "after_fetch": self._end_fetch} if measuring else {}
-        return {**super().plays(), **more}
+        played = super().plays()
+        if self._players is not None and self._players.making:
+            played.update(dict.fromkeys(self._players.more.keys() - played.keys(), lambda run: None))
+        return played
 
     def after_register(self, run: Run) -> None:
         self._reset()
         if run.mode == "fit":
             self.costs = run.store["costs"] = Costs()
             self._first_batch = run.clock.batches
-            self._players = TimedPlayers(self, self._end_iteration, self._meter, self._batch.slices, self.costs)
+            more = {
+                "before_fetch": self._begin_fetch,
+                "after_fetch": self._end_fetch,
+                "after_iter": self._end_iteration,
+            }
+            self._players = TimedPlayers(self, more, self._meter, self._batch.slices, self.costs)
             exchange(run, self._players.plans(run)[0])
 
     def around_run(self, run: Run) -> Iterator[None]:
-        with self._waits.listening(run.device):
-            self.costs.waits_count = self._waits.counts
+        with self._waits.listening(run.device) if self._players is not None else nullcontext():
+            self.costs.waits_count = self._waits.counts or self.costs.waits_count
             yield
 
     def after_iter(self, run: Run) -> None:
         self._left -= 1
         if self._left <= 0 and self._players is not None and not is_nested(run):
+            self._wanted = True
             run._exchange = self._begin
             run._asked |= EXCHANGE
 
@@ -150,15 +159,17 @@ class CostLedger(Faults, Callback):
     # A batch that is measured ---------------------------------------------------------------------------------------
 
     def _begin(self, run: Run) -> None:
-        """Between two iterations: from here on players are timed."""
+        """Between two iterations: the next batch is measured; in the stretch after this one another is drawn."""
         if self._players is not None and self._players.belongs_to(run):
+            last, self._place = self._place, self._draw.randrange(self.every)
+            self._left, self._wanted = self.every - last + self._place, False
             exchange(run, self._players.plans(run)[1])
             self._waits.begin()
-            self._batch.start(self._waits.count)
+            self._batch.start()
 
     def _begin_fetch(self, run: Run) -> None:
         if not is_nested(run):
-            self._batch.fetch = (perf_counter_ns(), 0)
+            self._batch.begin_fetch(perf_counter_ns(), self._waits.count)
 
     def _end_fetch(self, run: Run) -> None:
         if is_nested(run):
@@ -166,10 +177,10 @@ class CostLedger(Faults, Callback):
         if hasattr(run, "batch"):
             self._batch.end_fetch(perf_counter_ns())
         else:  # the end of the loader: the first batch of another pass will do
-            self._batch.start(self._waits.count)
+            self._batch.start()
 
     def _end_iteration(self, run: Run) -> None:
-        """Stands in for ``after_iter`` in the plan that measures."""
+        """After ``after_iter`` in the plan that measures."""
         if is_nested(run):
             self._batch.disturbed = True  # a whole validation lies inside this batch
         else:
@@ -183,18 +194,17 @@ class CostLedger(Faults, Callback):
             return
         changed = not players.plays(run)  # callbacks came or went in this iteration
         if self._batch.disturbed and not changed:
-            self._batch.start(self._waits.count)  # the next one is measured in its place
+            self._batch.start()  # the next one is measured in its place
+            self._wanted = False
             return
         if not changed:
             self.costs.add_batch(str(run.stage), self._batch, now, waits)
             self._warn_of_cost()
-        last, self._place = self._place, self._draw.randrange(self.every)
-        self._left = self.every - last + self._place - 1
         self._waits.end()
-        if self._left and not changed:
-            exchange(run, players.plans(run)[0])
-        else:
+        if self._wanted or changed:
             self._begin(run)
+        else:
+            exchange(run, players.plans(run)[0])
 
     def _warn_of_cost(self) -> None:
         book = self.costs.stages.get("train")

@@ -57,19 +57,23 @@ class MeasuredBatch:
 
     def __init__(self) -> None:
         self.slices: list[Slice] = []
-        self.start(0)
+        self.start()
 
-    def start(self, waits: int) -> None:
-        """``waits`` is how many there were before."""
+    def start(self) -> None:
         self.slices.clear()
-        self.waits_before = waits
+        self.waits_before = 0
         self.fetch = (0, 0)
         self.disturbed = False
+
+    def begin_fetch(self, now: int, waits: int) -> None:
+        """``waits`` is how many there were until now; some may be of those who just played before the fetch."""
+        self.fetch = (now, 0)
+        self.waits_before = waits - sum(one.waits for one in self.slices)
 
     def end_fetch(self, now: int) -> None:
         """What others took in the meantime is theirs."""
         begin = self.fetch[0]
-        self.fetch = (begin, now - begin - sum(one.took for one in self.slices if one.begin > begin))
+        self.fetch = (begin, now - begin - sum(one.took for one in self.slices if one.begin >= begin))
 
     @property
     def begin(self) -> int:

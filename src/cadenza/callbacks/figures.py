@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cadenza.callbacks.folders import checked_path, write_whole
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
     from cadenza.run import Run
@@ -62,6 +63,15 @@ def keep_figure(run: Run, who: str, figure: Figure, path: Path) -> None:
     write_figure(figure, path)
     key = f"{who} {run.loader_name}" if run.loader_name else who
     run.store.setdefault("plots", {})[key] = str(path)
+
+
+def label_plainly(axis: Axis) -> None:
+    """Labels a logarithmic axis with 0.05, 0.1, 0.2 in place of powers of ten, of which it often spans hardly one."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def plain(text: object, longest: int = 60) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.faults import Faults, tolerant
-from cadenza.callbacks.figures import checked_format, keep_figure, new_figure, plain, write_figure
+from cadenza.callbacks.figures import checked_format, keep_figure, label_plainly, new_figure, plain, write_figure
 from cadenza.callbacks.folders import place_for
 from cadenza.callbacks.gradients import Measured, Spread, measure_gradients
 
@@ -34,7 +34,8 @@ class GradientPlot(Callback, Faults):
 
     It measures just before an optimizer step, when gradients exist: unscaled, over the whole accumulation window, and
     clipped if somebody clips. What it measures stays on the device and is read when the pass over the training data
-    ends, so the step does not wait; but it looks inside the step, so a fused step is opened.
+    ends, so the step does not wait; but it looks inside the step, so a fused step is opened. What was drawn last is in
+    ``run.store["gradient_plot"]``.
 
     ``step`` is the number of that step in each epoch, from 0; an epoch with fewer steps has no picture. ``kind`` is
     "box" (the magnitudes of each layer on a logarithmic axis: the box holds the middle half, the line nine tenths, the
@@ -110,7 +111,7 @@ class GradientPlot(Callback, Faults):
     @tolerant
     def after_train_epoch(self, run: Run) -> None:
         if self._measured:
-            spreads = [measured.read() for measured in self._measured]
+            spreads = run.store["gradient_plot"] = [measured.read() for measured in self._measured]
             figure = draw_spreads(spreads, self.kind, f"gradients at step {self._at} (epoch {run.epoch})")
             path = place_for(run, self.path, f"gradients-{{epoch}}.{self.format}", plot=True)
             keep_figure(run, self.name, figure, path)
@@ -187,6 +188,7 @@ def _draw_boxes(axes: Axes, rows: list[int], spreads: list[Spread]) -> None:
     sizes = [size for spread in spreads for size in (*spread.quantiles, spread.largest) if size > 0]
     floor = min(sizes)
     axes.set(xscale="log", xlim=(floor / 1.5, max(sizes) * 1.5))
+    label_plainly(axes.xaxis)
     columns = zip(*(spread.quantiles for spread in spreads), strict=True)
     low, first, middle, third, high = ([max(value, floor) for value in column] for column in columns)
     widths = [right - left for left, right in zip(first, third, strict=True)]
@@ -220,8 +222,6 @@ def _histograms(spreads: Sequence[Spread], title: str) -> Figure:
 
 
 def _draw_histogram(axes: Axes, spread: Spread) -> None:
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
     width = (spread.greatest - spread.least) / len(spread.bins)
     if width > 0:
         lefts = [spread.least + index * width for index in range(len(spread.bins))]
@@ -231,8 +231,7 @@ def _draw_histogram(axes: Axes, spread: Spread) -> None:
         axes.set_xlim(spread.least - (abs(spread.least) or 1), spread.least + (abs(spread.least) or 1))
     axes.set_title(plain(spread.name, 30), fontsize="small")
     axes.set(yscale="log", ylim=(0.5, 2 * spread.count), xlabel="gradient", ylabel="count")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_locator(NullLocator())
+    label_plainly(axes.yaxis)
     axes.text(0.98, 0.95, remark(spread), transform=axes.transAxes, ha="right", va="top", fontsize="small")
     axes.locator_params(axis="x", nbins=4)
     axes.grid(alpha=0.3)

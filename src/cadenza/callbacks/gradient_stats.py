@@ -104,13 +104,13 @@ def gradient_stats(parameters: Iterable[tuple[str, Tensor]], *, groups: Groups =
         if group is not None and parameter.grad is not None and parameter.grad.numel():
             found.setdefault(group, []).append(parameter.grad.detach())
     with torch.no_grad():
-        sums = {group: [_Sums(gradient) for gradient in gradients] for group, gradients in found.items()}
-        if sums and WHOLE not in sums:
-            sums[WHOLE] = [one for several in sums.values() for one in several]
-        return {group: _together(several) for group, several in sums.items()}
+        moments = {group: [_Moments(gradient) for gradient in gradients] for group, gradients in found.items()}
+        if moments and WHOLE not in moments:
+            moments[WHOLE] = [one for several in moments.values() for one in several]
+        return {group: _together(several) for group, several in moments.items()}
 
 
-class _Sums:
+class _Moments:
     """What is needed of one gradient, still on its device."""
 
     def __init__(self, gradient: Tensor) -> None:
@@ -118,33 +118,33 @@ class _Sums:
         self.size = gradient.numel()
         if gradient.is_sparse:
             # Adding up entries of the same place needs their number on the host: this waits for the device.
-            gradient = gradient.coalesce().values()
+            values = gradient.coalesce().values()
+            gradient = values if values.numel() else values.new_zeros(1)
         gradient = gradient.float() if gradient.dtype in (torch.float16, torch.bfloat16) else gradient
-        self.entries = gradient
-        self.total = gradient.sum()
+        self.variance, self.mean = torch.var_mean(gradient, correction=0)
+        if gradient.numel() < self.size:  # the places that a sparse gradient leaves out are zeros
+            share = gradient.numel() / self.size
+            self.variance = share * (self.variance + (1 - share) * self.mean.square())
+            self.mean = share * self.mean
         self.norm = torch.linalg.vector_norm(gradient)
         self.filled = torch.count_nonzero(gradient)
 
-    def spread(self, mean: Tensor) -> Tensor:
-        """The sum of the squared distances from ``mean``; places that a sparse gradient leaves out are zeros."""
-        missing = self.size - self.entries.numel()
-        found = (self.entries - mean.to(self.entries)).square().sum()
-        return found + missing * mean.to(found).square() if missing else found
 
-
-def _together(several: list[_Sums]) -> dict[str, Tensor]:
-    size, device = sum(one.size for one in several), several[0].total.device
-    mean = _add(several, device, lambda one: one.total) / size
+def _together(several: list[_Moments]) -> dict[str, Tensor]:
+    size, device = sum(one.size for one in several), several[0].mean.device
+    kind = torch.float64 if any(one.mean.dtype == torch.float64 for one in several) else torch.float32
+    shares = torch.tensor([one.size / size for one in several], dtype=kind).to(device, non_blocking=True)
+    means, variances, norms, filled = (
+        torch.stack([getattr(one, name).to(device, kind) for one in several])
+        for name in ("mean", "variance", "norm", "filled")
+    )
+    mean = (means * shares).sum()
     return {
-        "norm": torch.linalg.vector_norm(torch.stack([one.norm.to(device) for one in several])),
+        "norm": torch.linalg.vector_norm(norms),
         "mean": mean,
-        "std": (_add(several, device, lambda one: one.spread(mean)) / size).sqrt(),
-        "zeros": 1 - _add(several, device, lambda one: one.filled) / size,
+        "std": ((variances + (means - mean).square()) * shares).sum().sqrt(),
+        "zeros": 1 - filled.sum() / size,
     }
-
-
-def _add(several: list[_Sums], device: torch.device, what: Callable[[_Sums], Tensor]) -> Tensor:
-    return torch.stack([what(one).to(device) for one in several]).sum()
 
 
 # Arguments ----------------------------------------------------------------------------------------------------------

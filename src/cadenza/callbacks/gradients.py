@@ -71,7 +71,7 @@ def quantiles(values: Tensor, shares: Sequence[float] = SHARES) -> Tensor:
     ordered = values[:: -(-values.numel() // _MOST)].sort().values
     last = ordered.numel() - 1
     zeros = (ordered == 0).sum().clamp(max=last)  # it stays on the device, and so do the places that follow from it
-    places = zeros + torch.tensor(shares, device=values.device) * (last - zeros)
+    places = torch.stack([zeros + share * (last - zeros) for share in shares])
     below = places.long()
     return torch.lerp(ordered[below], ordered[(below + 1).clamp(max=last)], places - below)
 

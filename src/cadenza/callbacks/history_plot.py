@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order, infer_mode
 from cadenza.callbacks.faults import Faults, tolerant
-from cadenza.callbacks.figures import checked_format, keep_figure, new_figure, plain, write_figure
+from cadenza.callbacks.figures import checked_format, keep_figure, label_plainly, new_figure, plain, write_figure
 from cadenza.callbacks.folders import place_for
 from cadenza.callbacks.series import Family, Series, families, thinned
 from cadenza.history import History, unknown_metric
@@ -201,7 +201,7 @@ def _draw_family(axes: Axes, family: Family, scale: str, best: tuple[Family, Ser
             axes.plot([x], [y], "*", color="black", markersize=11, label=plain(f"best {series.name} {y:.4g} {place}"))
     axes.set(xlabel=f"{family.unit} done", ylabel=plain(family.name, 40), yscale=scale)
     if scale == "log":
-        _label_plainly(axes)
+        label_plainly(axes.yaxis)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize="small", frameon=False)  # above, so it hides nothing
@@ -210,15 +210,6 @@ def _draw_family(axes: Axes, family: Family, scale: str, best: tuple[Family, Ser
 def _stage(name: str) -> str:
     stage = name.split("/")[0]
     return stage if stage in _COLOURS else ""
-
-
-def _label_plainly(axes: Axes) -> None:
-    """0.05, 0.1, 0.2 in place of powers of ten, of which a loss often spans not even one."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _draw_series(axes: Axes, series: Series, colour: str, line: str) -> None:

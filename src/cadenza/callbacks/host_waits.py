@@ -19,8 +19,9 @@ class HostWaits:
     """Counts the waits of the thread that made it, from ``begin`` to ``end``, while it is ``listening``.
 
     Torch itself tells of operations that read from the device (its synchronization debug mode, set to "warn"); calls of
-    ``synchronize`` are counted by standing in for them. Everything is as before when ``end`` is called, at the latest
-    when the listening ends. A program that uses the debug mode itself keeps it, and nothing is counted.
+    ``synchronize`` that it does not tell of are counted by standing in for them. Everything is as before when ``end``
+    is called, at the latest when the listening ends. A program that uses the debug mode itself keeps it, and nothing is
+    counted.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class HostWaits:
         self._replace(warnings, "showwarning", lambda *args, **more: self._notice(shown, *args, **more))
         torch.cuda.set_sync_debug_mode("warn")
         self._undo.callback(torch.cuda.set_sync_debug_mode, "default")
-        for owner in (torch.cuda, torch.accelerator, torch.cuda.Stream, torch.cuda.Event):
+        for owner in (torch.cuda, torch.accelerator, torch.cuda.Event):  # torch tells of those of a stream itself
             self._replace(owner, "synchronize", self._counted(owner.synchronize))
 
     def end(self) -> None:

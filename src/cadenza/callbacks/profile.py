@@ -129,6 +129,7 @@ class Profile(Faults, Callback):
             record_shapes=self.shapes,
             profile_memory=self.memory,
             with_stack=self.stacks,
+            acc_events=True,  # there is one cycle only; without it some versions warn of what a second would lose
         )
         profiler.start()
         return _Window(profiler, run.clock.steps + self.steps, on_device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback
@@ -19,10 +19,13 @@ _OF_A_BATCH = frozenset(point for points in ITERATION.values() for point in poin
 
 class TimedPlayers:
     """Makes two plans of the callbacks of a run: in one the players outside of batches are timed, in the other all of
-    them. ``owner`` is not timed; at the end of an iteration of the second, ``end_iteration`` plays for it."""
+    them. ``owner`` is not timed; in the second plan it plays ``more`` points, and there what stands in it, in any case,
+    even if a ``When`` is closed."""
 
-    def __init__(self, owner: Callback, end_iteration: Player, meter: Meter, slices: list[Slice], costs: Costs) -> None:
-        self.owner, self.end_iteration = owner, end_iteration
+    def __init__(
+        self, owner: Callback, more: Mapping[str, Player], meter: Meter, slices: list[Slice], costs: Costs
+    ) -> None:
+        self.owner, self.more = owner, more
         self.meter, self.slices, self.costs = meter, slices, costs
         self.making = False
         self._plans: tuple[Plan, Plan] | None = None
@@ -65,7 +68,7 @@ class TimedPlayers:
 
     def _everywhere(self, point: Point, callback: Callback, player: Player) -> Player:
         if self._is_own(callback):
-            return self.end_iteration if point.name == "after_iter" else player
+            return _both(player, self.more[point.name]) if point.name in self.more else player
         if point.name in _OF_A_BATCH:
             return self._timed(point, callback, player, self._measure)
         if point.name == "after_log":
@@ -111,6 +114,14 @@ class TimedPlayers:
             (in_a_batch if run._pass.iterating else self._measure_outside)(label, player, run)
 
         return _named(after_log, callback.name)
+
+
+def _both(player: Player, more: Player) -> Player:
+    def play(run: Run) -> None:
+        player(run)
+        more(run)
+
+    return play
 
 
 def _named(player: Player, who: str) -> Player:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torch import Tensor
+from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from cadenza.callback import clears_plainly
 from cadenza.execution.action import action
@@ -32,6 +34,8 @@ def step_verb(score: StageScore) -> Callable[[Run], bool]:
     stepping, clearing = plan.behaviour("on_iter_step"), plan.behaviour("on_iter_zero_grad")
     if plain_optimizers and plan.is_default("on_iter_zero_grad"):
         clearing = clear_plainly
+    if plain_optimizers and plan.is_default("on_iter_step"):
+        stepping = _step_each
     adjust_lr = plan.adjust_lr if score.main.lr_every == "iter" else None
     after_step, after_zero_grad = score.players("step")[2], POINTS["after_zero_grad"]
     play_step = action(score, "step", _stepping(stepping), SKIP_STEP)
@@ -67,9 +71,24 @@ def step_plainly(run: Run) -> None:
     """Step and zero_grad when nobody plays there and both are the library's own. Clearing the gradients by hand is what
     ``zero_grad`` does, without its profiler hooks."""
     for optimizer in run.optimizers:
-        optimizer.step()
+        step_quickly(optimizer)
     run.clock.steps += 1
     clear_plainly(run)
+
+
+def step_quickly(optimizer: Optimizer) -> None:
+    """``optimizer.step()`` without what torch wraps around it for hooks and profilers, if there are none."""
+    step = type(optimizer).step
+    if (
+        getattr(step, "hooked", False)
+        and not (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+        and not (_global_optimizer_pre_hooks or _global_optimizer_post_hooks)
+        and "step" not in vars(optimizer)  # as a scheduler replaces it, to see whether it was called
+        and not _profiler_enabled()
+    ):
+        step.__wrapped__(optimizer)  # type: ignore[attr-defined]
+    else:
+        optimizer.step()
 
 
 def clear_plainly(run: Run) -> None:
@@ -77,6 +96,14 @@ def clear_plainly(run: Run) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
+
+
+def _step_each(run: Run) -> None:
+    for optimizer in run.optimizers:
+        if run.scaler is None:
+            step_quickly(optimizer)
+        else:
+            run.scaler.step(optimizer)
 
 
 def _step_and_clear(run: Run, play_step: Callable[[Run], object], play_zero_grad: Callable[[Run], object]) -> bool:
