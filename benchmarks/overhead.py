@@ -9,20 +9,20 @@ Every figure is a ratio of runs that stand beside each other in one process; the
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from everyday import fifteen_by_hand, fifteen_callbacks, six_by_hand, six_callbacks, small_batches
 from measure import best_of, median_with_interval, paired_ratios, table, timed, write
 from peers_inline import peer_cases
 from torch import nn
 
 import cadenza
-from cadenza.callbacks import EMA, Accumulate, CosineSchedule, EarlyStopping, GradientClip, NaNGuard
 from cadenza.points import POINTS, Kind
 
 BARS = {
@@ -31,6 +31,7 @@ BARS = {
     "own loop": 1.02,
     "every before and after": 1.04,
     "six that change and guard": 1.05,
+    "fifteen of everyday use": 1.05,
 }
 BAR_DISPATCH, BAR_IMPORT = 4.0, 0.15
 
@@ -108,60 +109,6 @@ def own_loop(data: list[Any]) -> float:
     return timed(train)
 
 
-# The small MLP, with callbacks that change and guard the training ---------------------------------------------------
-
-EPOCHS, WINDOW, NORM, DECAY = 2, 2, 1.0, 0.999
-
-
-def small_parts() -> tuple[nn.Module, torch.optim.Optimizer, nn.Module]:
-    torch.manual_seed(0)
-    layers = nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
-    model = nn.Sequential(*layers)
-    return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), nn.CrossEntropyLoss()
-
-
-def small_batches(steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    torch.manual_seed(0)
-    return [(torch.randn(128, 784), torch.randint(0, 10, (128,))) for _ in range(steps)]
-
-
-def six_by_hand(data: list[Any]) -> float:
-    """Accumulation, clipping, an average, a cosine schedule and a NaN flag, as one would write them."""
-    model, optimizer, criterion = small_parts()
-    weights = list(model.parameters())
-    average = [weight.detach().clone() for weight in weights]
-    total = EPOCHS * len(data) // WINDOW
-
-    def train() -> None:
-        step, finite, losses = 0, torch.tensor(True), []
-        for _ in range(EPOCHS):
-            for index, (inputs, targets) in enumerate(data):
-                loss = criterion(model(inputs), targets)
-                finite &= loss.detach().isfinite()
-                losses.append(loss.detach())
-                (loss / WINDOW).backward()
-                if (index + 1) % WINDOW:
-                    continue
-                torch.nn.utils.clip_grad_norm_(weights, NORM)
-                optimizer.param_groups[0]["lr"] = 0.01 * (1 + math.cos(math.pi * step / total)) / 2
-                optimizer.step()
-                optimizer.zero_grad()
-                with torch.no_grad():
-                    torch._foreach_lerp_(average, weights, 1 - DECAY)
-                step += 1
-            if not finite or float(torch.stack(losses).mean()) > 1e9:
-                raise FloatingPointError
-
-    return timed(train)
-
-
-def six_callbacks(data: list[Any]) -> float:
-    changing = [Accumulate(WINDOW), GradientClip(norm=NORM), EMA(DECAY), CosineSchedule()]
-    guarding = [NaNGuard(), EarlyStopping("train/loss", patience=3)]
-    trainer = cadenza.Trainer(*small_parts(), callbacks=[*changing, *guarding], device="cpu")
-    return timed(lambda: trainer.fit(data, epochs=EPOCHS))
-
-
 def dispatch(steps: int) -> float:
     """Microseconds of a step that does nothing."""
     data = batches(1) * steps
@@ -183,6 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--small-steps", type=int, default=300, help="batches an epoch of the small MLP")
     options = parser.parse_args()
     torch.set_num_threads(1)
     data = batches(options.steps)
@@ -194,11 +142,13 @@ def main() -> None:
         **{name: (lambda case=case: case(parts, data)) for name, case in peer_cases().items()},
     }
     ratios, references = paired_ratios(lambda: hand_written(data), cases, options.rounds)
-    small = small_batches(100)
-    more, _ = paired_ratios(
-        lambda: six_by_hand(small), {"six that change and guard": lambda: six_callbacks(small)}, options.rounds
-    )
-    ratios.update(more)
+    small = small_batches(options.small_steps)
+    for name, by_hand, with_callbacks in (
+        ("six that change and guard", six_by_hand, six_callbacks),
+        ("fifteen of everyday use", fifteen_by_hand, fifteen_callbacks),
+    ):
+        case = {name: partial(with_callbacks, small)}
+        ratios.update(paired_ratios(partial(by_hand, small), case, options.rounds)[0])
     rows, results = [], {}
     for name, values in ratios.items():
         middle, low, high = median_with_interval(values)

@@ -13,6 +13,7 @@ from cadenza.means import Mean
 from cadenza.points import POINTS
 from cadenza.requests import OF_ITERATION, OF_PASS
 from cadenza.spans import Exits, leave
+from cadenza.verbs import NO_VERBS, Verbs
 
 if TYPE_CHECKING:
     from cadenza.plan import StageScore
@@ -102,7 +103,7 @@ class Outside:
     loader: Any = None
 
 
-_OF_PASS = ("stage", "loader_name", "loss_weight", "_at", "_forwarded", "_pass", "_skipped", "_verbs")
+_OF_PASS = ("stage", "loader_name", "loss_weight", "_at", "_forwarded", "_pass", "_skipped")
 
 
 def put_aside(run: Run) -> dict[str, Any]:
@@ -126,5 +127,11 @@ def take_back(run: Run, outer: dict[str, Any]) -> None:
     run._rows["iter"] = outer["row"]
     for name, value in outer["own"].items():
         setattr(run, name, value)
+    run._verbs = verbs_of(run)
     if run._pass.iterating:
         run._asked |= outer["asked"]
+
+
+def verbs_of(run: Run) -> Verbs:
+    """What the verbs do in the pass that is open; a new plan may have been made since it began."""
+    return run._pass.score.verbs if isinstance(run._pass, Pass) else NO_VERBS

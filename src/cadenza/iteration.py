@@ -96,10 +96,10 @@ def begin_iteration(run: Run, this: Pass) -> None:
 
 def end_iteration(run: Run, this: Pass) -> bool:
     """Counts the batch, plays the ends of its spans, deletes its fields; False if no further batch is wanted."""
-    training = this.training
+    training, score = this.training, this.score
     if run._held and training and not run._asked & STOP and is_last(run, this):
         release(run, this)
-    count = this.score.count
+    count = score.count
     samples, tokens = count_samples(run._batch) if count is None else count(run)
     clock = run.clock
     if training:
@@ -109,10 +109,10 @@ def end_iteration(run: Run, this: Pass) -> bool:
             clock.tokens += tokens
     loss = run._loss
     if loss is not GONE:  # as it is if the batch was skipped, or in a prediction
-        if this.score.plays_forward_or_loss is not None and run._forwarded != this.index:
-            refuse_loss_by_hand(run, this.score.plays_forward_or_loss)
+        if score.plays_forward_or_loss is not None and run._forwarded != this.index:
+            refuse_loss_by_hand(run, score.plays_forward_or_loss)
         this.mean.add(loss, samples)
-    if this.score.plays_iter:
+    if score.plays_iter:
         end_with_others(run, this)
     if run._rows["iter"] is not None:
         run._write_row("iter")

@@ -14,12 +14,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from cadenza import decisions
-from cadenza.frames import Epoch, Frame, Pass, take_back
+from cadenza.frames import Epoch, Frame, Pass, take_back, verbs_of
 from cadenza.iteration import begin_iteration, end_iteration, end_of_loader, fetch_with_others, release, take
 from cadenza.points import POINTS
 from cadenza.requests import END_EPOCH, OF_ITERATION, OF_PASS, REPLAN, SKIP_BATCH, SKIP_VALIDATION, STOP
 from cadenza.spans import blame_loader, enter, fire, leave
-from cadenza.verbs import NO_VERBS, each_verb
+from cadenza.verbs import each_verb
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -87,7 +87,7 @@ def settle(run: Run, frame: Frame | None = None) -> None:
         top.abandoned = False
         top.leave(run, None)
         finish(run, top)
-    run._verbs = run._pass.score.verbs if isinstance(run._pass, Pass) else NO_VERBS
+    run._verbs = verbs_of(run)
 
 
 def finish(run: Run, frame: Frame) -> None:

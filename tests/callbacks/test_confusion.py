@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza import Trainer
 from cadenza.callbacks.confusion import ConfusionMatrix, confusion_matrix, plot_confusion
-from cadenza.testing import check_callback, tiny_data, tiny_loader
+from cadenza.testing import tiny_data, tiny_loader
 
 from .drawn import Act, Oops, assert_nothing_is_cut, fitted, oops, size_of, texts, trainer_with
 
@@ -281,7 +281,3 @@ def test_a_failure_is_a_warning_if_asked():
 def test_bad_arguments_are_refused(options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         ConfusionMatrix(**options)
-
-
-def test_it_behaves_as_a_callback_should():
-    check_callback(ConfusionMatrix.example())

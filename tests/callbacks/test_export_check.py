@@ -15,7 +15,7 @@ from cadenza import Trainer
 from cadenza.callbacks.accumulate import Accumulate
 from cadenza.callbacks.export import Call, ExportError, call_of, check_export, in_eval_mode
 from cadenza.callbacks.export_check import ExportCheck
-from cadenza.testing import check_callback, tiny_loader
+from cadenza.testing import tiny_loader
 
 from .drawn import Act, Oops, oops
 
@@ -278,8 +278,3 @@ def test_a_second_fit_checks_again_and_validations_do_not():
 def test_bad_arguments_are_refused(options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         ExportCheck(**options)
-
-
-@pytest.mark.long
-def test_it_behaves_as_a_callback_should():
-    check_callback(ExportCheck.example())

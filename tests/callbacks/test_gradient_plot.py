@@ -16,7 +16,7 @@ from cadenza.callbacks.accumulate import Accumulate
 from cadenza.callbacks.clip import GradientClip
 from cadenza.callbacks.gradient_plot import GradientPlot, plot_gradients, remark
 from cadenza.callbacks.gradients import SHARES, measure_gradients, quantiles
-from cadenza.testing import check_callback, tiny_classifier, tiny_loader
+from cadenza.testing import tiny_classifier, tiny_loader
 
 from .drawn import Act, Oops, assert_nothing_is_cut, fitted, oops, rendered, size_of, texts, trainer_with
 
@@ -309,7 +309,3 @@ def test_it_opens_the_step_and_says_so():
 def test_bad_arguments_are_refused(options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         GradientPlot(**options)
-
-
-def test_it_behaves_as_a_callback_should():
-    check_callback(GradientPlot.example())

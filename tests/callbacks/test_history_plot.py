@@ -19,7 +19,7 @@ from cadenza.callbacks.accumulate import Accumulate
 from cadenza.callbacks.history_plot import HistoryPlot, plot_history
 from cadenza.callbacks.series import Series, families, family_of, thinned
 from cadenza.history import History
-from cadenza.testing import check_callback, tiny_loader
+from cadenza.testing import tiny_loader
 
 from .drawn import Act, Oops, assert_nothing_is_cut, fitted, oops, rendered, size_of, texts, trainer_with
 
@@ -287,10 +287,6 @@ def test_when_limits_the_drawing():
 def test_bad_arguments_are_refused(options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         HistoryPlot(**options)
-
-
-def test_it_behaves_as_a_callback_should():
-    check_callback(HistoryPlot.example())
 
 
 WITHOUT_DISPLAY = """

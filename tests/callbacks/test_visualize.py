@@ -17,7 +17,6 @@ from cadenza.callbacks.accumulate import Accumulate
 from cadenza.callbacks.decoding import Boxes, Label, Mask
 from cadenza.callbacks.image_grid import FOUND, RIGHT, WRONG, Look, Sample, columns_for, draw_samples
 from cadenza.callbacks.visualize import Visualize
-from cadenza.testing import check_callback
 
 from .drawn import Act, Oops, assert_nothing_is_cut, oops, size_of, texts
 
@@ -413,7 +412,3 @@ def test_a_failure_is_a_warning_if_asked():
 def test_bad_arguments_are_refused(arguments, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         Visualize(*arguments, **options)
-
-
-def test_it_behaves_as_a_callback_should():
-    check_callback(Visualize.example())

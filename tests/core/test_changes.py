@@ -299,3 +299,14 @@ def test_a_main_callback_can_be_exchanged() -> None:
     assert trainer.validate(tiny_loader())["val/loss"] == pytest.approx(2 * once)
     trainer.remove(twice)
     assert trainer.validate(tiny_loader())["val/loss"] == once
+
+
+def test_a_callback_added_during_a_nested_validation_plays_in_the_next_iteration() -> None:
+    class Inside(Callback):
+        def after_step(self, run: Run) -> None:
+            batches.append(run.batch_idx)
+
+    trainer, batches, inside = made(), [], Inside()
+    trainer.on("after_val_iter")(lambda run: None if inside in trainer.callbacks else trainer.add(inside))
+    trainer.fit(tiny_loader(48), tiny_loader(8), epochs=1, validate_every="2 steps")
+    assert batches == [2, 3, 4, 5]

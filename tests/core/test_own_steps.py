@@ -125,3 +125,19 @@ def test_a_batch_cannot_be_played_again_when_gradients_are_held_from_others() ->
     trainer.on("before_step")(lambda run: run.again())
     with pytest.raises(RuntimeError, match="held from earlier batches"):
         trainer.fit(batches(3), epochs=1)
+
+
+def test_a_backward_of_ones_own_may_set_the_loss() -> None:
+    class Own(MainCallback):
+        def on_iter_backward(self, run):
+            run.loss = run.loss * 2
+            run.loss.backward()
+
+    plain, doubled = make_trainer(), make_trainer(Own())
+    plain.fit(batches(2), epochs=1)
+    history = doubled.fit(batches(2), epochs=1)
+    seen = []
+    again = make_trainer(Own())
+    again.on("after_backward")(lambda run: seen.append(run.loss.item()))
+    again.fit(batches(2), epochs=1)
+    assert history["train/loss"][0] == pytest.approx(sum(seen) / 2)

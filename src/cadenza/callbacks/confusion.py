@@ -104,6 +104,11 @@ class ConfusionMatrix(Callback, Faults):
         many = "as many classes as outputs" if self.classes is None else f"{len(self.classes)} classes"
         return f"{many}, drawn as {f'shares of {self.normalise}' if self.normalise else 'counts'} ({self.format})"
 
+    def plays(self) -> dict[str, Callable[[Run], Any]]:
+        """Only the points of its stages."""
+        others = {f"_{stage}_epoch" for stage in ("val", "test") if stage not in (self.stages or ())}
+        return {point: play for point, play in super().plays().items() if not point.endswith(tuple(others))}
+
     # Points ---------------------------------------------------------------------------------------------------------
 
     def _begin(self, run: Run) -> None:
@@ -121,10 +126,7 @@ class ConfusionMatrix(Callback, Faults):
 
     @tolerant
     def _end(self, run: Run) -> None:
-        counts, self._counts = self._counts, None
-        if run.stage not in (self.stages or ()):
-            return
-        counts = _over_ranks(counts, run)
+        counts, self._counts = _over_ranks(self._counts, run), None
         if counts is None or was_cut_short(run):
             return
         matrix = as_matrix(counts.cpu())  # the one wait for the device

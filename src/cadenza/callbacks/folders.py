@@ -17,8 +17,8 @@ DEFAULT = "runs"
 def place_for(run: Run, path: str | os.PathLike[str] | None, name: str, *, plot: bool = False) -> Path:
     """The file to write: ``path`` if it was chosen, else ``name`` in the folder of the experiment, else in ``runs``.
 
-    ``{epoch}``, ``{step}``, ``{stage}`` and ``{loader}`` in it are filled in. A pass over a loader that has a name adds that name to
-    the file's, so that several loaders do not overwrite each other.
+    ``{epoch}``, ``{step}``, ``{stage}`` and ``{loader}`` in it are filled in. A pass over a loader that has a name adds
+    that name to the file's, so that several loaders do not overwrite each other.
     """
     experiment = run.experiment
     folder = getattr(experiment, "folder", experiment)

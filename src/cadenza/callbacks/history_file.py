@@ -22,7 +22,7 @@ log = logging.getLogger("cadenza")
 class HistoryFile(Callback, Faults):
     """Writes the rows of the history to a file, each as soon as it is complete.
 
-    A csv file, with the epoch counted from 0::
+    A csv file, with the epoch counted from 0:
 
         epoch,step,batch,train/loss,val/loss
         0,3,3,1.1046085357666016,1.0341672897338867

@@ -30,7 +30,7 @@ class Notify(Callback):
     """Tells you by mail, webhook or a command that a fit ended, failed, or reached a new best value.
 
     The message says how far the fit came, why it stopped, the latest metrics and the best one; for an error its type,
-    its words and where it was raised. A mail::
+    its words and where it was raised. A mail:
 
         Subject: digits: the training ended
 

@@ -96,7 +96,9 @@ class Progress(Callback):
 
     def after_epoch(self, run: Run) -> None:
         if self._screen is not None:
-            logged = dict.fromkeys(name for row in run.history.rows[self._first_row :] for name in row.raw())
+            rows = run.history.rows[self._first_row :]
+            whole = [row for row in rows if row.at.get("stage") != "train"]  # what is logged per batch would flood it
+            logged = dict.fromkeys(name for row in whole for name in row.raw())
             latest = run.metrics.raw()
             metrics = {name: latest[name] for name in logged if name in latest}
             self._tell(_Line(_epoch(run), metrics, f"{monotonic() - self._epoch_began:.1f} s"))

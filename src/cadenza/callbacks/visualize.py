@@ -122,6 +122,11 @@ class Visualize(Callback, Faults):
     def explain(self) -> str:
         return f"{self.task}, the first {self.n} images of {' and '.join(sorted(self.stages or ()))} ({self.format})"
 
+    def plays(self) -> dict[str, Callable[[Run], Any]]:
+        """Only the points of its stages."""
+        others = {f"_{stage}_epoch" for stage in ("val", "test") if stage not in (self.stages or ())}
+        return {point: play for point, play in super().plays().items() if not point.endswith(tuple(others))}
+
     # Points ---------------------------------------------------------------------------------------------------------
 
     def _begin(self, run: Run) -> None:

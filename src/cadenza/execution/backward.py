@@ -12,7 +12,6 @@ from cadenza.fields import UNWEIGHTED
 from cadenza.iteration import refuse_loss_by_hand
 from cadenza.points import POINTS
 from cadenza.requests import HOLD_STEP, SKIP_BACKWARD, SKIP_BATCH, SKIP_STEP, actions_from
-from cadenza.spans import Player
 
 if TYPE_CHECKING:
     from cadenza.plan import StageScore
@@ -45,29 +44,23 @@ def back_propagation(score: StageScore) -> Callable[[Run], None]:
     is_default = score.plan.is_default("on_iter_backward")
 
     def back_propagate(run: Run) -> None:
-        if run.loss_weight is UNWEIGHTED and run.scaler is None:
-            if is_default:
-                run._loss.backward()
-            else:
-                _noticing_own_steps(run, behaviour)
+        weighs = run.loss_weight is not UNWEIGHTED or run.scaler is not None
+        if is_default and not weighs:
+            run._loss.backward()
             return
-        plain = run.loss
-        weighted = plain * run.loss_weight
-        run.loss = weighted if run.scaler is None else run.scaler.scale(weighted)
+        plain = run._loss
+        if weighs:
+            weighted = run.loss * run.loss_weight
+            run._loss = weighted if run.scaler is None else run.scaler.scale(weighted)
+        run._in_backward = True
         try:
-            _noticing_own_steps(run, behaviour)
+            behaviour(run)
         finally:
-            run.loss = plain
+            run._in_backward = False
+            if weighs:
+                run._loss = plain
 
     return back_propagate
-
-
-def _noticing_own_steps(run: Run, behaviour: Player) -> None:
-    run._in_backward = True
-    try:
-        behaviour(run)
-    finally:
-        run._in_backward = False
 
 
 def notice_own_steps(run: Run, optimizer: Optimizer) -> Any:
