@@ -75,6 +75,10 @@ class Fields:
     def batch(self, value: Any) -> None:
         self._batch = value
 
+    @batch.deleter
+    def batch(self) -> None:
+        self._batch = GONE
+
     @property
     def output(self) -> Any:
         """What the model returned."""
@@ -86,6 +90,10 @@ class Fields:
     def output(self, value: Any) -> None:
         self._output = value
 
+    @output.deleter
+    def output(self) -> None:
+        self._output = GONE
+
     @property
     def loss(self) -> Tensor:
         """The loss of this batch, with its graph."""
@@ -96,6 +104,10 @@ class Fields:
     @loss.setter
     def loss(self, value: Tensor) -> None:
         self._loss = value
+
+    @loss.deleter
+    def loss(self) -> None:
+        self._loss = GONE
 
     @property
     def batch_idx(self) -> int:

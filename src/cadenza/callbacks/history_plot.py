@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order, infer_mode
@@ -28,6 +29,8 @@ _COLOURS = {"train": "C0", "val": "C1", "test": "C2", "": "C4"}
 _LINES = ("-", "--", ":", "-.")
 _MOST = 24
 """So many panels are drawn at most; who has more metrics chooses."""
+_SHARE = 0.02
+"""The share of a run's time that drawing may take while it goes on; the end is always drawn."""
 
 
 class HistoryPlot(Callback, Faults):
@@ -42,11 +45,12 @@ class HistoryPlot(Callback, Faults):
 
     ``path`` is the file (png, pdf or svg). Without it, the file is ``history.png`` in the plots of the run's
     experiment, else in the folder ``runs``; ``format`` chooses "pdf" or "svg" in place of "png" there. ``every`` is
-    "epoch" to draw at the end of each epoch or "end" for once at the end of the fit; a fit that ends with an error is
-    drawn too. ``metrics`` are names, or patterns such as ``"val/*"``, to draw only those; without it the first 24
-    panels are drawn. ``mark`` names another metric whose best value is marked. ``log_scale`` lists panels, such as
-    ``["loss"]``, that get a logarithmic axis. With ``on_error="warn"`` a failure to draw or write switches it off with
-    a warning; otherwise it ends the run. It reads what was logged from the device when it draws.
+    "epoch" to draw at the end of epochs (not of all, if drawing would take more than 2 % of the time) and of the
+    fit, or "end" for the end of the fit alone; a fit that ends with an error is drawn too. ``metrics`` are names,
+    or patterns such as ``"val/*"``, to draw only those; without it the first 24 panels are drawn. ``mark`` names
+    another metric whose best value is marked. ``log_scale`` lists panels, such as ``["loss"]``, that get a
+    logarithmic axis. With ``on_error="warn"`` a failure to draw or write switches it off with a warning; otherwise
+    it ends the run. It reads what was logged from the device when it draws.
 
     ``plot_history(history)`` does the same with a history at hand.
 
@@ -86,19 +90,21 @@ class HistoryPlot(Callback, Faults):
         self.metrics = None if metrics is None else _names(metrics, f"{self.name}: metrics")
         self.log_scale = _names(log_scale, f"{self.name}: log_scale")
         self._check_on_error(on_error)
-        self._drawn = -1
+        self._drawn, self._due = -1, 0.0
 
     def explain(self) -> str:
         when = "after each epoch" if self.every == "epoch" else "at the end"
         return f"draws {'all metrics' if self.metrics is None else ', '.join(self.metrics)} {when} ({self.format})"
 
     def after_register(self, run: Run) -> None:
-        self._drawn = -1
+        self._drawn, self._due = -1, 0.0
 
     @tolerant
     def after_epoch(self, run: Run) -> None:
-        if self.every == "epoch":
+        if self.every == "epoch" and monotonic() >= self._due:
+            began = monotonic()
             self._draw(run)
+            self._due = monotonic() + (monotonic() - began) / _SHARE
 
     @tolerant
     def after_run(self, run: Run) -> None:

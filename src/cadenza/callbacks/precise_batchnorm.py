@@ -143,7 +143,7 @@ def recompute_statistics(run: Run, batches: int | None, loader: Iterable[Any] | 
             recompute_batchnorm(run.module, islice(loader, batches), lambda batch: _forward(run, batch))
     finally:
         run.stage = stage
-        del run.batch, run.output, run.loss
+        run._set_fields()
 
 
 def _forward(run: Run, batch: Any) -> None:
