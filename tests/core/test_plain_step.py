@@ -60,7 +60,7 @@ def test_a_hook_that_comes_later_is_called_from_then_on(opened: bool) -> None:
 def test_a_profiler_sees_the_step(opened: bool) -> None:
     model = tiny_classifier()
     trainer = trainer_with(torch.optim.SGD(model.parameters(), lr=0.1), model, opened=opened)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
         trainer.fit(tiny_loader(), epochs=1)
     counts = {event.key: event.count for event in profile.key_averages()}
     assert counts["Optimizer.step#SGD.step"] == 3
