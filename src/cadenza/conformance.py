@@ -127,12 +127,12 @@ def _check_inactive(make: Callable[[], Callback], trainer_of: Callable[..., Trai
 
 
 def _mishaps() -> Iterator[tuple[str, Callable[[Run], None], str]]:
-    """Every request at its first and last place, a stop and an exception at every point that a fit plays."""
-    order = ITERATION["train"]
-    for request in REQUESTS.values():
-        if request.scope == "iter":
-            for place in ("before_train_iter", request.last if request.last in order else "before_forward"):
-                yield place, _asking(request.name), request.name
+    """Every request, a stop and an exception, at every point of a fit at which it can be."""
+    for name in ITERATION["train"]:
+        for request in REQUESTS.values():
+            wanted = request.scope == "iter" and POINTS[name].takes(request.name, "train")
+            if wanted and POINTS[name].kind in (Kind.BEFORE, Kind.AFTER):
+                yield name, _asking(request.name, "train"), request.name
     for stage in ("val", "test"):
         yield f"before_{stage}_iter", _asking("skip_batch"), "skip_batch"
     yield "before_train_iter", _asking("end_epoch"), "end_epoch"
@@ -143,9 +143,12 @@ def _mishaps() -> Iterator[tuple[str, Callable[[Run], None], str]]:
             yield name, _raise, "an exception"
 
 
-def _asking(request: str) -> Callable[[Run], None]:
+def _asking(request: str, stage: str | None = None) -> Callable[[Run], None]:
+    """Asks, with ``stage`` only while that plays: points such as before_forward stand in all of them."""
+
     def ask(run: Run) -> None:
-        getattr(run, request)()
+        if stage in (None, run.stage):
+            getattr(run, request)()
 
     return ask
 
