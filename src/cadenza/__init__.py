@@ -5,6 +5,7 @@ import logging as _logging
 from cadenza.callback import Callback, MainCallback, Order, Watch, not_a_point
 from cadenza.clock import Clock, Duration
 from cadenza.decisions import Best
+from cadenza.distributed import launch
 from cadenza.history import History
 from cadenza.points import POINTS
 from cadenza.registration import CallbackError
@@ -27,6 +28,7 @@ __all__ = [
     "Trainer",
     "Watch",
     "When",
+    "launch",
     "not_a_point",
 ]
 

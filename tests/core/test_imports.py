@@ -272,6 +272,7 @@ SURFACE = [
     "Trainer",
     "Watch",
     "When",
+    "launch",
     "not_a_point",
 ]
 

@@ -1,0 +1,55 @@
+"""Starting processes: one signature, several engines. Each engine is a module with a function ``start``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from cadenza.distributed.world import World
+
+ENGINES = {
+    "local": "cadenza.distributed.launchers.local",
+    "ray": "cadenza.distributed.launchers.ray",
+    "spark": "cadenza.distributed.launchers.spark",
+}
+
+
+def launch(fn: Callable[..., Any], *args: Any, workers: int = 2, on: str = "local", **options: Any) -> Any:
+    """Calls ``fn(*args)`` in ``workers`` processes that know of each other, and returns what rank 0 returned.
+
+    In a process that torchrun, srun or another launcher started, the world is there already and ``fn`` is just called.
+    ``on`` says who starts the processes: "local" (this machine), "ray" or "spark". ``results="all"`` returns what each
+    rank returned, as a list. An exception of a worker is raised here, with its traceback. Further ``options`` are those
+    of the engine. It must not be called while a module is imported that the workers import as well.
+
+    >>> launch(len, [1, 2, 3], workers=1)
+    3
+    """
+    if not callable(fn):
+        raise TypeError(f"launch calls a function in each process, not {type(fn).__name__}")
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise ValueError(f"workers is a whole number of at least 1, not {workers!r}")
+    if on not in ENGINES:
+        near = get_close_matches(str(on), ENGINES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"on is one of {', '.join(ENGINES)}, not {on!r}{hint}")
+    if options.get("results", "main") not in ("main", "all"):
+        raise ValueError(f'results is "main" or "all", not {options["results"]!r}')
+    if World.detect().source != "single":
+        if options.get("results") == "all":
+            raise ValueError('results="all" is for a launch that starts the processes; here another launcher did')
+        return fn(*args)
+    if workers == 1 and on == "local":
+        return [fn(*args)] if options.get("results") == "all" else fn(*args)
+    try:
+        engine = importlib.import_module(ENGINES[on])
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("cadenza"):
+            raise
+        extra = "launch" if on == "local" else on
+        raise ModuleNotFoundError(
+            f"launching on {on!r} needs {error.name}: pip install 'cadenza[{extra}]'", name=error.name
+        ) from error
+    return engine.start(fn, args, workers, **options)
