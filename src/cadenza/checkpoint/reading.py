@@ -1,0 +1,116 @@
+"""Reading a checkpoint: every byte is compared with its checksum before anything is handed out."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import IO, Any
+
+from cadenza.checkpoint.draft import Store
+from cadenza.checkpoint.errors import Damaged
+from cadenza.checkpoint.manifest import FILE, MANIFEST, MARKER, File, Manifest, marker_of, parse
+from cadenza.checkpoint.packing import JSON, unpack
+from cadenza.checkpoint.tensor_file import PIECE, Into
+
+
+def read_manifest(store: Store, folder: str) -> Manifest:
+    """The manifest of ``folder``, if its marker vouches for it."""
+    try:
+        with store.open(folder, MARKER) as file:
+            marker = file.read(len(marker_of(b"")) + 1)
+        with store.open(folder, MANIFEST) as file:
+            text = _all(file)
+    except FileNotFoundError as error:
+        raise Damaged(folder, f"{MARKER} or {MANIFEST} is missing") from error
+    return parse(folder, text, marker)
+
+
+def _all(file: IO[bytes]) -> bytes:
+    pieces = []
+    while piece := file.read(PIECE):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+class Checked:
+    """Reads the files of one checkpoint and takes their checksums on the way; ``verify`` compares them."""
+
+    def __init__(self, store: Store, manifest: Manifest, folder: str, part: str = "") -> None:
+        self.store, self.manifest, self.folder = store, manifest, folder
+        self.prefix = f"{part}." if part else ""
+        self._open = contextlib.ExitStack()
+        self._digests: dict[str, Any] = {}
+
+    def __enter__(self) -> Checked:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def open(self, file: str) -> tuple[Into, int]:
+        """How to read on in a file, and its size."""
+        name = self.prefix + file
+        expected = self._expected(name)
+        try:
+            opened = self._open.enter_context(self.store.open(self.folder, name))
+        except FileNotFoundError as error:
+            raise Damaged(self.folder, f"{name} is missing") from error
+        digest = self._digests[name] = hashlib.sha256()
+
+        def read(into: memoryview) -> None:
+            done = 0
+            while done < len(into):
+                count = opened.readinto(into[done:])  # type: ignore[attr-defined]
+                if not count:
+                    raise Damaged(self.folder, f"{name} is shorter than {expected.bytes} bytes")
+                digest.update(into[done : done + count])
+                done += count
+
+        return read, expected.bytes
+
+    def _expected(self, name: str) -> File:
+        if name not in self.manifest.files:
+            raise Damaged(self.folder, f"{MANIFEST} does not speak of {name}")
+        return self.manifest.files[name]
+
+    def whole(self, file: str) -> bytes:
+        """The verified content of a file."""
+        read, size = self.open(file)
+        content = bytearray(size)
+        read(memoryview(content))
+        self.verify()
+        return bytes(content)
+
+    def verify(self) -> None:
+        """Everything that was read is what was written, or this raises."""
+        for name, digest in self._digests.items():
+            if digest.hexdigest() != self.manifest.files[name].sha256:
+                raise Damaged(self.folder, f"{name} is not what was written: its checksum differs")
+
+
+def read_state(store: Store, manifest: Manifest, folder: str, part: str = "") -> dict[str, Any]:
+    """The state in ``folder``, verified."""
+    with Checked(store, manifest, folder, part) as files:
+        text = files.whole(JSON)
+        try:
+            state = unpack(text, files.open)
+        except Damaged:
+            raise
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+            files.verify()  # a wrong checksum explains more
+            raise Damaged(folder, f"its files make no sense: {error}") from error
+        files.verify()
+    return state
+
+
+def verify(store: Store, manifest: Manifest, folder: str) -> None:
+    """Compares every file in ``folder`` with its checksum, without making a state of it."""
+    with Checked(store, manifest, folder) as files:
+        for name in manifest.files:
+            if not FILE.fullmatch(name):
+                raise Damaged(folder, f"{name!r} is no name of a file of a checkpoint")
+            read, size = files.open(name)
+            buffer = memoryview(bytearray(min(size, PIECE)))
+            for begin in range(0, size, PIECE):
+                read(buffer[: min(PIECE, size - begin)])
+        files.verify()

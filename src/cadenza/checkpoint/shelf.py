@@ -1,0 +1,239 @@
+"""The checkpoints of one run, in one folder on a disk or in an object store."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from cadenza.checkpoint.disk import Disk
+from cadenza.checkpoint.draft import Draft, Store
+from cadenza.checkpoint.errors import Damaged, NoCheckpoint
+from cadenza.checkpoint.manifest import FOLDER, MARKER, Manifest, check_name
+from cadenza.checkpoint.packing import Packed, pack
+from cadenza.checkpoint.reading import read_manifest, read_state, verify
+from cadenza.checkpoint.remote import Remote
+from cadenza.checkpoint.retention import check_counts, ranked, surplus
+
+log = logging.getLogger("cadenza.checkpoint")
+TORN = "torn-"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was read: ``state`` and ``meta`` as they were written, ``name`` the folder it lies in.
+
+    ``passed_over`` are newer ones that could not be used, and why.
+    """
+
+    state: dict[str, Any]
+    meta: dict[str, Any]
+    name: str
+    number: int
+    passed_over: dict[str, str] = field(default_factory=dict)
+
+
+class Shelf:
+    """Checkpoints under ``url``: a folder, or a URL that fsspec knows, such as ``s3://bucket/run`` or ``memory://run``.
+
+    Nothing is made until the first ``write``. One process writes; any number may read meanwhile.
+
+    >>> import tempfile, torch
+    >>> shelf = Shelf(tempfile.mkdtemp())
+    >>> shelf.write("epoch=1", {"model": {"weight": torch.ones(2)}, "epoch": 1}, {"seed": 7})
+    '000001-epoch=1'
+    >>> saved = shelf.read("last")
+    >>> saved.state, saved.meta, saved.name
+    ({'model': {'weight': tensor([1., 1.])}, 'epoch': 1}, {'seed': 7}, '000001-epoch=1')
+    """
+
+    def __init__(self, url: str | Path, *, filesystem: Any = None, system: Any = None) -> None:
+        text = str(url)
+        self.store: Store
+        if filesystem is not None or ("://" in text and not text.startswith("file://")):
+            self.store = Remote(text, filesystem)
+        else:
+            root = Path(text.removeprefix("file://"))
+            self.store = Disk(root) if system is None else Disk(root, system)
+        self._manifests: dict[str, Manifest] = {}
+
+    def __repr__(self) -> str:
+        return f"Shelf({str(self.store)!r})"
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def write(self, name: str, state: Mapping[str, Any] | Packed, meta: Mapping[str, Any] | None = None) -> str:
+        """Stores a checkpoint, which is committed when this returns; returns the name of its folder.
+
+        ``meta`` is numbers and text about it; ``monitor``, ``value`` and ``mode`` in it decide what is best.
+        """
+        packed = state if isinstance(state, Packed) else pack(state)
+        draft = self.draft(name)
+        draft.add(packed)
+        return self.commit(draft, meta or {})
+
+    def draft(self, name: str) -> Draft:
+        """Begins a checkpoint that is written in parts; see ``Draft``."""
+        check_name(name)
+        return Draft(self.store, self.next_number(), name)
+
+    def commit(self, draft: Draft, meta: Mapping[str, Any]) -> str:
+        """Makes a draft a checkpoint; returns the name of its folder."""
+        self._manifests[draft.folder] = draft.commit(meta)
+        return draft.folder
+
+    def next_number(self) -> int:
+        """Larger than that of any checkpoint here, be it torn or whole."""
+        numbers = [int(match[1]) for n in self.store.folders() if (match := FOLDER.fullmatch(n.removeprefix(TORN)))]
+        return max(numbers, default=0) + 1
+
+    # Finding ---------------------------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """The committed checkpoints, the oldest first. Whether their bytes are intact is seen when they are read."""
+        return [name for name, files in _numbered(self.store.folders()) if MARKER in files]
+
+    def torn(self) -> list[str]:
+        """What was begun and never committed, or half deleted; the oldest first."""
+        return [name for name, files in _numbered(self.store.folders()) if MARKER not in files]
+
+    def metas(self) -> dict[str, dict[str, Any]]:
+        """What was noted about each committed checkpoint, the oldest first; without those that are damaged."""
+        found = {}
+        for name in self.names():
+            with contextlib.suppress(Damaged):
+                found[name] = self._manifest(name).meta
+        return found
+
+    def best(self) -> str | None:
+        """The name of the best one by its ``meta``, or None if none was measured."""
+        return next(iter(ranked(self.metas())), None)
+
+    def _manifest(self, name: str) -> Manifest:
+        if name not in self._manifests:
+            self._manifests[name] = read_manifest(self.store, name)
+        return self._manifests[name]
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def read(self, name: str = "last", part: str = "") -> Saved:
+        """Reads ``"last"``, the newest valid one, ``"best"``, or the one in the folder of that name, verified."""
+        if name == "last":
+            saved = self.newest_valid(part)
+            if saved is None:
+                raise NoCheckpoint(f"there is no checkpoint in {self.store}")
+            return saved
+        if name == "best":
+            return self._best_valid(part)
+        return self._read(self.find(name), part)
+
+    def find(self, name: str) -> str:
+        """The folder of the committed checkpoint that is called ``name``, with or without its number."""
+        names = self.names()
+        matching = [folder for folder in names if name == folder or name == folder.partition("-")[2]]
+        if not matching:
+            near = get_close_matches(name, [*names, "last", "best"], n=1, cutoff=0.4)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise NoCheckpoint(f"there is no checkpoint {name!r} in {self.store}{hint}")
+        return matching[-1]
+
+    def newest_valid(self, part: str = "") -> Saved | None:
+        """The newest checkpoint whose bytes are as they were written, or None if none was ever committed.
+
+        Newer ones that are torn or damaged are named in a warning, and in ``passed_over`` of what is returned.
+        """
+        folders = self.store.folders()
+        candidates = [(name, MARKER in files) for name, files in reversed(_numbered(folders))]
+        return self._first_valid(candidates, part)
+
+    def _best_valid(self, part: str) -> Saved:
+        saved = self._first_valid([(name, True) for name in ranked(self.metas())], part)
+        if saved is None:
+            raise NoCheckpoint(f"no checkpoint in {self.store} was measured, so none is the best")
+        return saved
+
+    def _first_valid(self, candidates: list[tuple[str, bool]], part: str) -> Saved | None:
+        passed_over: dict[str, str] = {}
+        damaged = False
+        for name, committed in candidates:
+            if not committed:
+                passed_over[name] = "it was never committed"
+                continue
+            try:
+                saved = self._read(name, part)
+            except Damaged as error:
+                passed_over[name] = error.reason
+                damaged = True
+                continue
+            self._warn(passed_over, f"{name} is used")
+            return Saved(saved.state, saved.meta, name, saved.number, passed_over)
+        self._warn(passed_over, "there is none before")
+        if damaged:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in passed_over.items())
+            raise Damaged(str(self.store), f"no checkpoint in it can be used. {reasons}")
+        return None
+
+    def _warn(self, passed_over: Mapping[str, str], instead: str) -> None:
+        for name, reason in passed_over.items():
+            log.warning("the checkpoint %s in %s is passed over: %s; %s", name, self.store, reason, instead)
+
+    def _read(self, name: str, part: str) -> Saved:
+        manifest = self._manifests[name] = read_manifest(self.store, name)
+        return Saved(read_state(self.store, manifest, name, part), manifest.meta, name, manifest.number)
+
+    def verify(self, name: str) -> None:
+        """Compares every byte of a checkpoint with its checksums; raises ``Damaged`` if one differs."""
+        folder = self.find(name)
+        verify(self.store, read_manifest(self.store, folder), folder)
+
+    # Tidying ---------------------------------------------------------------------------------------------------------
+
+    def retain(self, keep_last: int | None = None, keep_best: int = 0) -> list[str]:
+        """Deletes all but the newest ``keep_last`` and the best ``keep_best``; returns the names of the deleted.
+
+        The newest committed one always stays. Drafts that are older than it are removed too, but for the newest.
+        """
+        check_counts(keep_last, keep_best)
+        folders = self.store.folders()
+        numbered = _numbered(folders)
+        committed = [name for name, files in numbered if MARKER in files]
+        if not committed:
+            return []
+        newest = numbered.index((committed[-1], folders[committed[-1]]))
+        drafts = [name for name, files in numbered[:newest] if MARKER not in files]
+        aside = sorted(name for name in folders if name.startswith(TORN))
+        deleted = surplus(self.metas(), keep_last, keep_best)
+        for name in [*deleted, *drafts, *aside[:-1]]:
+            self._delete(name, folders[name])
+        return deleted
+
+    def _delete(self, name: str, files: set[str]) -> None:
+        """Removes the marker first: what is half deleted is no checkpoint."""
+        if MARKER in files:
+            self.store.remove(name, MARKER)
+            self.store.settle(name)
+        for file in sorted(files - {MARKER}):
+            self.store.remove(name, file)
+        self.store.remove_folder(name)
+        self._manifests.pop(name, None)
+
+    def set_aside(self) -> list[str]:
+        """Renames drafts that were never committed to ``torn-…``, where the store can; returns their names.
+
+        For the one who writes here next, before the first write: a draft of a save that goes on is torn as well.
+        """
+        torn = self.torn()
+        for name in torn:
+            where = f"set aside as {TORN}{name}" if self.store.rename(name, TORN + name) else "left where it is"
+            log.warning("the checkpoint %s in %s was never committed; it is %s", name, self.store, where)
+        return torn
+
+
+def _numbered(folders: Mapping[str, set[str]]) -> list[tuple[str, set[str]]]:
+    """The folders that are checkpoints by their names, in the order of their numbers."""
+    found = [(int(match[1]), name) for name in folders if (match := FOLDER.fullmatch(name))]
+    return [(name, folders[name]) for _, name in sorted(found)]
