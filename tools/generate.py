@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cadenza.cli.catalogue import callbacks_page
 from cadenza.cli.score import points_page
+from cadenza.dialects.page import dialects_page
 from cadenza.points import POINTS, Kind, Point
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,6 +79,7 @@ FILES = {
     "docs/points.md": points_page,
     "docs/loop.md": loop_page,
     "docs/callbacks.md": callbacks_page,
+    "docs/dialects.md": dialects_page,
     "docs/performance.md": partial(with_figures, "docs/performance.md"),
     "README.md": partial(with_figures, "README.md"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -18,6 +18,26 @@ AGREEMENTS = ("any", "all", "main", "same")
 
 class CallbackError(TypeError):
     """A callback cannot take part as it is written."""
+
+
+def adopt(callbacks: Iterable[Any], known: Sequence[Callback] = ()) -> list[Callback]:
+    """The callbacks with which these take part beside ``known``. One of another kind says itself who plays for it, if
+    it has a method ``__cadenza_callbacks__(others)``; each of those then names it in its ``foreign``."""
+    found: list[Any] = []
+    for callback in callbacks:
+        join = getattr(type(callback), "__cadenza_callbacks__", None)
+        if join is None:
+            found.append(callback)
+            continue
+        if any(stands_for(one, callback) for one in (*known, *found)):
+            raise CallbackError(f"{type(callback).__name__} stands twice in callbacks; one instance plays once")
+        found.extend(join(callback, (*known, *found)))
+    return found
+
+
+def stands_for(known: object, callback: object) -> bool:
+    """Whether ``known`` is ``callback``, or plays for it."""
+    return known is callback or getattr(known, "foreign", known) is callback
 
 
 def check_callback(callback: object) -> None:

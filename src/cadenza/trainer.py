@@ -20,7 +20,15 @@ from cadenza.explain import Score, explain
 from cadenza.history import History
 from cadenza.plan import Plan, refuse_if_elsewhere
 from cadenza.points import POINTS
-from cadenza.registration import CallbackError, check_callback, check_signature, check_together, nearest_point
+from cadenza.registration import (
+    CallbackError,
+    adopt,
+    check_callback,
+    check_signature,
+    check_together,
+    nearest_point,
+    stands_for,
+)
 from cadenza.replay import ReplayResult, replay
 from cadenza.requests import REPLAN
 from cadenza.run import Run, Training
@@ -84,18 +92,21 @@ class Trainer:
 
     def add(self, callback: Callback) -> None:
         """Adds a callback. In a running fit it plays from the next iteration on."""
-        check_callback(callback)
-        check_together([*self._callbacks, callback], self._taken)
+        added = adopt([callback], self._callbacks)
+        for one in added:
+            check_callback(one)
+        check_together([*self._callbacks, *added], self._taken)
         if self._running is not None:
-            refuse_if_elsewhere(callback, self._running)
-        self._callbacks.append(callback)
+            for one in added:
+                refuse_if_elsewhere(one, self._running)
+        self._callbacks += added
         self._replan()
 
     def remove(self, callback: Callback) -> None:
         """Removes a callback. In a running fit it plays until the end of this iteration."""
-        if not any(known is callback for known in self._callbacks):
+        if not any(stands_for(known, callback) for known in self._callbacks):
             raise ValueError(f"{getattr(callback, 'name', callback)!r} is not among the callbacks of this trainer")
-        self._callbacks = [known for known in self._callbacks if known is not callback]
+        self._callbacks = [known for known in self._callbacks if not stands_for(known, callback)]
         self._replan()
 
     def on(self, point: str) -> Callable[[Callable[[Run], Any]], Callable[[Run], Any]]:
@@ -256,7 +267,8 @@ def _checked(callbacks: Any, taken: dict[str, str]) -> list[Callback]:
     if not isinstance(callbacks, list | tuple):
         one = f"[{type(callbacks).__name__}(...)]" if isinstance(callbacks, Callback) else "[...]"
         raise CallbackError(f"callbacks must be a list, not {type(callbacks).__name__}: callbacks={one}")
-    for callback in callbacks:
+    adopted = adopt(callbacks)
+    for callback in adopted:
         check_callback(callback)
-    check_together(callbacks, taken)
-    return list(callbacks)
+    check_together(adopted, taken)
+    return adopted

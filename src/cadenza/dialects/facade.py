@@ -1,0 +1,76 @@
+"""What a foreign callback is handed: an object with the foreign names, over the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cadenza.dialects.table import Attribute, Dialect, nearest
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+
+class Facade:
+    """Carries the attributes of one dialect: those with a ``field`` read it from the run, the others are properties
+    and methods that a subclass defines. Reading anything else raises and names the nearest; names of the user's own
+    may be set, unless they are one letter away from something that is there.
+
+    >>> shown = Dialect("sample", "Sample 1.0", "state", (), (Attribute("step", "clock.steps"),))
+    >>> class State(Facade, dialect=shown): ...
+    >>> State().steps
+    Traceback (most recent call last):
+    AttributeError: sample: there is no attribute 'steps' here; the nearest is 'step'
+    """
+
+    dialect: ClassVar[Dialect]
+    run: Run
+
+    def __init_subclass__(cls, dialect: Dialect | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if dialect is None:
+            return
+        cls.dialect = dialect
+        for row in dialect.attributes:
+            if row.field and row.name not in vars(cls):
+                setattr(cls, row.name, property(_reader(row), _refuser(row)))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "run":
+            raise AttributeError(f"{self.dialect.name}: {self.dialect.handed} belongs to a run, and none has begun")
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(self.dialect.not_carried(name, "attribute", self.dialect.attribute_names()), name=name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in vars(self) or name.startswith("_") or name == "run" or hasattr(type(self), name)):
+            self._check_new(name)
+        object.__setattr__(self, name, value)
+
+    def _check_new(self, name: str) -> None:
+        names = self.dialect.attribute_names()
+        if name in self.dialect.refused:
+            raise AttributeError(self.dialect.not_carried(name, "attribute", ()), name=name)
+        near = nearest(name, names, cutoff=0.85)
+        if near is not None and name not in names:
+            raise AttributeError(
+                f"{self.dialect.name}: {self.dialect.handed}.{name} would be a new attribute that nobody reads; "
+                f"did you mean {near!r}?",
+                name=name,
+            )
+
+
+def _reader(row: Attribute) -> Callable[[Facade], Any]:
+    read = attrgetter(row.field)
+    return lambda facade: read(facade.run)
+
+
+def _refuser(row: Attribute) -> Callable[[Facade, Any], None]:
+    def refuse(facade: Facade, value: Any) -> None:
+        says = f" ({row.says})" if row.says else ""
+        raise AttributeError(
+            f"{facade.dialect.name}: {row.name} is read from the run{says}; setting it would change nothing"
+        )
+
+    return refuse

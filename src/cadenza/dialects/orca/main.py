@@ -1,0 +1,149 @@
+"""How Orca's callbacks are called, and how its main callback owns the behaviours."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from cadenza.callback import BEHAVIOUR_NAMES, MainCallback, Order, zero_grad
+from cadenza.dialects.adapter import Adapter, Foreign, Player, Section, overridden
+from cadenza.dialects.orca.table import DIALECT
+from cadenza.dialects.table import Hook
+from cadenza.registration import CallbackError
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+MAIN_HOOKS = frozenset(BEHAVIOUR_NAMES & {row.name for row in DIALECT.hooks})
+ITERATION_FIELDS = frozenset({"batch", "batch_idx", "output", "outputs", "loss"})
+_WITHOUT_GRADIENTS = frozenset(
+    f"{kind}_{stage}_{span}"
+    for stage in ("val", "pred")
+    for kind, span in (("before", "epoch"), ("before", "iter"), ("after", "iter"))
+)
+
+
+class OrcaAdapter(Adapter):
+    """Calls each hook with the runner; those of validation and prediction without gradients, as the original does."""
+
+    def __init__(self, foreign: Foreign, section: Section) -> None:
+        for name in MAIN_HOOKS:
+            if not isinstance(self, MainCallback) and hasattr(foreign, name):
+                raise CallbackError(
+                    f"orca: {type(foreign).__name__}.{name} belongs to the main callback: derive it from MainCallback"
+                )
+        super().__init__(foreign, section)
+
+    def player(self, row: Hook, point: str) -> Player:
+        method, runner = getattr(self.foreign, row.name), self.section.facade
+        if row.name not in _WITHOUT_GRADIENTS:
+            return lambda run: method(runner)
+
+        def play(run: Run) -> None:
+            with torch.no_grad():
+                method(runner)
+
+        return play
+
+
+class MainAdapter(OrcaAdapter, MainCallback):
+    """Plays Orca's main callback as the native one. Only what the user overrides is taken out of the engine's hands;
+    the defaults are played as separate actions, for the first optimizer alone."""
+
+    order: int = Order.PREPARE
+    foreign: Any
+
+    @classmethod
+    def for_overrides(cls, foreign: Foreign) -> type[MainAdapter]:
+        """An adapter class with just the behaviours that ``foreign`` has of its own."""
+        own: dict[str, Any] = {"name": type(foreign).__name__}
+        if overridden(foreign, "on_iter_forward"):
+            own["on_iter_forward"] = _behaviour("on_iter_forward")
+        for name, also in (("on_train_forward", ()), ("on_val_forward", ("on_test_forward",))):
+            if overridden(foreign, name):
+                own |= dict.fromkeys((name, *also), _behaviour(name))
+        if overridden(foreign, "on_iter_backward"):
+            own["on_iter_backward"] = _backward_in_one
+            own["asks"] = frozenset({"skip_step", "skip_zero_grad"})
+        else:
+            own |= {"on_iter_step": _step_first, "on_iter_zero_grad": _clear_first}
+        return type(f"Main{cls.__name__}", (cls,), own)
+
+    def __init__(self, foreign: Foreign, section: Section) -> None:
+        MainCallback.__init__(self)
+        super().__init__(foreign, section)
+        self.order = Order.PREPARE
+        self.adjusts_each_iteration = reads_iteration(foreign.on_lr_adjust)  # type: ignore[attr-defined]
+
+    def implements(self, row: Hook) -> bool:
+        return row.name == "on_lr_adjust" or (row.name not in BEHAVIOUR_NAMES and super().implements(row))
+
+    def plays(self) -> dict[str, Player]:
+        played = super().plays()
+        return played | {name: getattr(self, name) for name in BEHAVIOUR_NAMES if name in vars(type(self))}
+
+    def player(self, row: Hook, point: str) -> Player:
+        if row.name != "on_lr_adjust":
+            return super().player(row, point)
+        if (point == "after_train_iter") != self.adjusts_each_iteration:
+            return lambda run: None
+        adjust, runner = self.foreign.on_lr_adjust, self.section.facade
+        return lambda run: adjust(runner)
+
+    # The behaviours as Orca has them by default; what the user overrides is put before these -------------------------
+
+    def on_iter_forward(self, run: Run) -> None:
+        self.foreign.forward(self.section.facade)
+
+    def on_iter_loss(self, run: Run) -> None:
+        self.foreign.compute_loss(self.section.facade)
+
+    def on_pred_forward(self, run: Run) -> None:
+        self.foreign.on_pred_forward(self.section.facade)
+
+    def on_lr_adjust(self, run: Run) -> None:
+        """Orca's place is before validation; only a schedule that follows a metric is left for here."""
+        if not overridden(self.foreign, "on_lr_adjust") and isinstance(run.scheduler, ReduceLROnPlateau):
+            super().on_lr_adjust(run)
+
+
+def _behaviour(name: str) -> Callable[[MainAdapter, Run], None]:
+    def behave(self: MainAdapter, run: Run) -> None:
+        getattr(self.foreign, name)(self.section.facade)
+
+    return behave
+
+
+def _backward_in_one(self: MainAdapter, run: Run) -> None:
+    """The user's own zero_grad, backward and step. If it did not step, the engine must not either, nor clear what it
+    gathers."""
+    self.foreign.on_iter_backward(self.section.facade)
+    if not run._stepped_itself:
+        run.skip_step()
+        run.skip_zero_grad()
+
+
+def _step_first(self: MainAdapter, run: Run) -> None:
+    run.step_optimizer(run.optimizer)
+
+
+def _clear_first(self: MainAdapter, run: Run) -> None:
+    zero_grad(run.optimizer)
+
+
+def reads_iteration(method: Callable[..., Any]) -> bool:
+    """Whether the code of ``method`` names a field that exists only in an iteration.
+
+    >>> reads_iteration(lambda runner: runner.batch_idx), reads_iteration(lambda runner: runner.epochs)
+    (True, False)
+    """
+    code = getattr(inspect.unwrap(method), "__code__", None)
+    if code is None:
+        return False
+    return any(step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval in ITERATION_FIELDS
+               for step in dis.get_instructions(code))  # fmt: skip

@@ -1,0 +1,295 @@
+"""The runner that Orca callbacks are handed, and what they share in one trainer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from cadenza.dialects.adapter import Player, Section
+from cadenza.dialects.facade import Facade
+from cadenza.dialects.orca.checkpoints import load_file, remove_file, save_file, state_of, take_state
+from cadenza.dialects.orca.table import DIALECT
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+log = logging.getLogger("cadenza.dialects.orca")
+_ABSENT: Any = object()
+
+
+class Timers:
+    """Seconds by name.
+
+    >>> timers = Timers()
+    >>> with timers.record("forward"): pass
+    >>> list(timers.stats())
+    ['forward']
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def record(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def stats(self) -> dict[str, float]:
+        return dict(self._seconds)
+
+
+class Runner(Facade, dialect=DIALECT):
+    """Orca's runner over a run. It lasts as long as its trainer, and so does what callbacks put there."""
+
+    def __init__(self) -> None:
+        self.backend = "local"
+        self.config: dict[str, Any] = {}
+        self.metrics: list[Any] = []
+        self.sync_stats = True
+        self.logger = log
+        self.timers = Timers()
+        self._stopping = False
+        self._target: Any = _ABSENT
+        self._stats: Any = _ABSENT
+        self._first_epoch = 0
+        self._kept: dict[str, Any] = {}
+
+    @property
+    def num_epochs(self) -> int | None:
+        total = self.run.num_epochs
+        return None if total is None else total - self._first_epoch
+
+    @num_epochs.setter
+    def num_epochs(self, value: int) -> None:
+        if self.run.stage is not None or self.run.mode != "fit":
+            raise AttributeError("orca: num_epochs may be set in before_run")
+        self.run.limit(epochs=value)
+
+    @property
+    def stop(self) -> bool:
+        return self._stopping
+
+    @stop.setter
+    def stop(self, value: bool) -> None:
+        self._stopping = bool(value)
+        run = self.run
+        if not value:
+            return
+        if run.mode != "fit" or run.clock.epochs > run.epoch:
+            run.stop("runner.stop")
+        elif run.stage == "train":
+            run.end_epoch()
+
+    @property
+    def model(self) -> Any:
+        return self.run.model if self.run.stage in (None, "train") else self.run.module
+
+    @property
+    def models(self) -> list[nn.Module]:
+        return [self.run.module]
+
+    @property
+    def training_models(self) -> list[Any]:
+        return [self.run.model]
+
+    @property
+    def batch(self) -> Any:
+        return self.run.batch
+
+    @batch.setter
+    def batch(self, value: Any) -> None:
+        self.run.batch = value
+
+    @property
+    def output(self) -> Any:
+        return self.run.output
+
+    @output.setter
+    def output(self, value: Any) -> None:
+        self.run.output = value
+
+    outputs = output
+
+    @property
+    def loss(self) -> Tensor:
+        return self.run.loss
+
+    @loss.setter
+    def loss(self, value: Tensor) -> None:
+        self.run.loss = value
+
+    @property
+    def target(self) -> Any:
+        return self.run.targets if self._target is _ABSENT else self._target
+
+    @target.setter
+    def target(self, value: Any) -> None:
+        self._target = value
+
+    @property
+    def metrics_stats(self) -> dict[str, Any]:
+        if self.run.stage != "train" or self.run.clock.batches == self._counted:
+            raise AttributeError("orca: metrics_stats exists at after_train_iter alone")
+        loss = self.run.loss.item()  # who asks for a number waits for the device
+        return {"train_loss": loss, "num_samples": self.run.main.count(self.run)[0]}
+
+    @property
+    def epoch_stats(self) -> Any:
+        if self._stats is _ABSENT:
+            raise AttributeError("orca: epoch_stats exists at after_train_epoch and after_run, not between")
+        return self._stats
+
+    @property
+    def num_steps(self) -> Any:
+        if self.run.mode != "validate":
+            raise AttributeError("orca: num_steps exists only inside evaluate")
+        return vars(self).get("_num_steps")
+
+    @property
+    def _mode(self) -> str:
+        return {"val": "val", "test": "val", "pred": "predict"}.get(self.run.stage or "", "train")
+
+    def put(self, k: str, v: Any) -> None:
+        if k in self._kept:
+            log.warning("put(%r) replaces a value; update() says so", k)
+        self._kept[k] = v
+
+    def update(self, k: str, v: Any) -> None:
+        if k not in self._kept:
+            log.warning("update(%r) makes a new value; put() says so", k)
+        self._kept[k] = v
+
+    def get(self, k: str) -> Any:
+        if k not in self._kept:
+            raise KeyError(f"orca: nothing was put under {k!r}; there are {sorted(self._kept)}")
+        return self._kept[k]
+
+    def remove(self, k: str) -> None:
+        self.get(k)
+        del self._kept[k]
+
+    def get_state_dict(self) -> dict[str, Any]:
+        return state_of(self.run.training_state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        take_state(self.run.training_state, state)
+
+    def save_checkpoint(self, filepath: str, save_weights_only: bool = False) -> None:
+        if self.run.is_main:
+            save_file(filepath, state_of(self.run.training_state, weights_only=save_weights_only))
+
+    def load_checkpoint(self, filepath: str) -> None:
+        self.load_state_dict(load_file(filepath))
+
+    def remove_checkpoint(self, filepath: str) -> None:
+        if self.run.is_main:
+            remove_file(filepath)
+
+    def with_sampler(self, loader: DataLoader[Any], shuffle: bool = True) -> DataLoader[Any]:
+        return with_sampler(loader, self.rank, self.size, shuffle)
+
+    def call_hook(self, fn_name: str) -> None:
+        """Calls a hook of all Orca callbacks in their order."""
+        if DIALECT.hook(fn_name) is None:
+            raise AttributeError(DIALECT.not_carried(fn_name, "hook", (row.name for row in DIALECT.hooks)))
+        for member in self._section.members:
+            if hasattr(member.foreign, fn_name):
+                getattr(member.foreign, fn_name)(self)
+
+
+class OrcaSection(Section):
+    """Holds the runner, and keeps what it shows: the statistics of an epoch, and whether to stop."""
+
+    dialect = DIALECT
+    facade_class = Runner
+    facade: Runner
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.facade._section = self
+        self.rows: list[dict[str, Any]] = []
+
+    def bookkeeping(self) -> dict[str, Player]:
+        return {
+            "before_run": self._begin,
+            "before_train_epoch": self._begin_epoch,
+            "before_iter": self._begin_iteration,
+            "after_train_iter": self._end_iteration,
+            "after_epoch": self._end_epoch,
+        }
+
+    def join(self, run: Run) -> None:
+        super().join(run)
+        self.facade._counted = run.clock.batches
+        self.facade._stopping = False
+
+    def _begin(self, run: Run) -> None:
+        self.facade._first_epoch = run.clock.epochs
+        self.facade._stats, self.rows = None, []
+        self._last_loss: Tensor | None = None
+
+    def _begin_epoch(self, run: Run) -> None:
+        self.facade._stats = _ABSENT
+        self._batches, self._samples = run.clock.batches, run.clock.samples
+
+    def _begin_iteration(self, run: Run) -> None:
+        facade = self.facade
+        facade._target = _ABSENT
+        if run.stage == "train":
+            facade._counted = run.clock.batches
+            if facade._stopping:
+                run.end_epoch()
+
+    def _end_iteration(self, run: Run) -> None:
+        loss = getattr(run, "loss", None)
+        if loss is not None:
+            self._last_loss = loss.detach()
+
+    def _end_epoch(self, run: Run) -> None:
+        clock = run.clock
+        last = None if self._last_loss is None else self._last_loss.item()  # once an epoch
+        row: dict[str, Any] = {
+            "epoch": clock.epochs,
+            "batch_count": clock.batches - self._batches,
+            "num_samples": clock.samples - self._samples,
+            "train_loss": run.metrics.get("train/loss"),
+            "last_train_loss": last,
+        }
+        row |= {f"val_{name[4:].lower()}": run.metrics[name] for name in run.metrics if name.startswith("val/")}
+        if "val_loss" in row:
+            row["val_num_samples"] = vars(self).get("val_samples", number_of_samples(run.val_loader))
+        self.facade._stats = row
+        self.rows.append(row)
+        if self.facade._stopping:
+            run.stop("runner.stop")
+
+
+def number_of_samples(loader: Any) -> int | None:
+    """How many samples a loader gives, if it can tell."""
+    dataset: Any = getattr(loader, "dataset", None)
+    return len(dataset) if hasattr(dataset, "__len__") else None
+
+
+def with_sampler(loader: DataLoader[Any], rank: int, size: int, shuffle: bool = True) -> DataLoader[Any]:
+    """A loader over this rank's share of the data; the loader itself if there is one rank, or it is iterated anyway."""
+    dataset: Dataset[Any] = loader.dataset
+    if size == 1 or isinstance(dataset, IterableDataset):
+        return loader
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset, num_replicas=size, rank=rank, shuffle=shuffle)
+    return DataLoader(
+        dataset,
+        batch_size=loader.batch_size,
+        sampler=sampler,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        drop_last=loader.drop_last,
+    )

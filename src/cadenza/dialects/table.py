@@ -1,0 +1,119 @@
+"""How a dialect is written down: rows that say what a foreign name means here, each difference with a sentence.
+
+The adapter plays by these rows, registration refuses by them, and ``docs/dialects.md`` shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from cadenza.points import MODES, POINTS, REQUESTS
+
+EVERY_MODE = tuple(MODES)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A foreign method and the points at which it is called.
+
+    ``arguments`` are what it is called with. ``calls`` is another hook that its default body calls, so that a class
+    which overrides only that one is played too. ``modes`` limits it to some of fit, validate, test and predict. A hook
+    without points is never called by the loop itself: other hooks or the dialect's own code call it. ``says`` is empty
+    if the hook means exactly what the point means.
+    """
+
+    name: str
+    points: tuple[str, ...]
+    says: str = ""
+    arguments: tuple[str, ...] = ()
+    calls: str | None = None
+    modes: tuple[str, ...] = EVERY_MODE
+
+    def __post_init__(self) -> None:
+        _refuse_unknown(self.name, self.points, POINTS, "point")
+        _refuse_unknown(self.name, self.modes, MODES, "mode")
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A foreign attribute or method of what a callback is handed. ``field`` is the path on ``run`` that it reads,
+    such as ``clock.epochs``; it is empty if the facade has a property or a method of its own for it."""
+
+    name: str
+    field: str = ""
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A foreign way to ask, as one writes it there, and the requests that it becomes."""
+
+    name: str
+    requests: tuple[str, ...]
+    says: str = ""
+
+    def __post_init__(self) -> None:
+        _refuse_unknown(self.name, self.requests, REQUESTS, "request")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One foreign callback system: its tables, and where its names were imported from.
+
+    ``handed`` is what callbacks are handed, in words for messages. ``prefixes`` tell which methods are meant to be
+    hooks. ``refused`` holds names of that system which are not carried, each with one sentence. ``modules`` maps
+    original import paths to modules of this package; ``real`` are the packages that must not be there for ``install``.
+
+    >>> hooks = (Hook("on_start", ("before_run",), arguments=("state",)),)
+    >>> sample = Dialect("sample", "Sample 1.0", "state", hooks, prefixes=("on_",))
+    >>> sample.nearest_hook("on_strat"), sample.looks_like_a_hook("on_finish")
+    ('on_start', True)
+    """
+
+    name: str
+    original: str
+    handed: str
+    hooks: tuple[Hook, ...]
+    attributes: tuple[Attribute, ...] = ()
+    requests: tuple[Ask, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    prefixes: tuple[str, ...] = ()
+    modules: Mapping[str, str] = field(default_factory=dict)
+    real: tuple[str, ...] = ()
+
+    def hook(self, name: str) -> Hook | None:
+        return next((row for row in self.hooks if row.name == name), None)
+
+    def looks_like_a_hook(self, name: str) -> bool:
+        """Whether a method of this name is meant to be called by the loop."""
+        if name.startswith("_"):
+            return False
+        names = [row.name for row in self.hooks]
+        return name.startswith(self.prefixes) or bool(get_close_matches(name, names, n=1, cutoff=0.88))
+
+    def nearest_hook(self, name: str) -> str | None:
+        return nearest(name, (row.name for row in self.hooks))
+
+    def attribute_names(self) -> list[str]:
+        return [row.name for row in self.attributes]
+
+    def not_carried(self, name: str, kind: str, names: Iterable[str]) -> str:
+        """What to say of ``name``: its own sentence if it is refused on purpose, else the nearest that exists."""
+        if name in self.refused:
+            return f"{self.name}: {name} is not carried: {self.refused[name]}"
+        near = nearest(name, names)
+        return f"{self.name}: there is no {kind} {name!r} here" + (f"; the nearest is {near!r}" if near else "")
+
+
+def nearest(name: str, names: Iterable[str], cutoff: float = 0.4) -> str | None:
+    """The one of ``names`` that somebody who wrote ``name`` most likely meant."""
+    found = get_close_matches(name, list(names), n=1, cutoff=cutoff)
+    return found[0] if found else None
+
+
+def _refuse_unknown(row: str, names: Iterable[str], known: Mapping[str, object], kind: str) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"the row {row!r} names {name!r}, which is no {kind}")
