@@ -1,0 +1,295 @@
+"""Which samples come next: the index batches of one pass, for one rank, from any position, without reading a sample."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from cadenza.data.generators import Draws, capture, generators_in, pack, put_back, same, unpack
+from cadenza.data.shards import batches_left, portion, steps_left
+
+_KNOWN = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
+"""Samplers that draw from the generators of the process at their beginning and then no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a pass begins: at ``cursor``, with the generators as they stood when it was begun first."""
+
+    cursor: int = 0
+    at_iter: Draws | None = None
+    at_first: Draws | None = None
+    state: Any = None
+    check: int | None = None
+    over: bool = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether the sampler had drawn already."""
+        return self.at_first is not None or self.state is not None
+
+
+FRESH = Start()
+
+
+def splits_itself(loader: Any) -> bool:
+    """Whether the loader's sampler takes this rank's part already, as ``DistributedSampler`` does."""
+    one: Any = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", None)
+    while one is not None:
+        if isinstance(one, DistributedSampler) or (hasattr(one, "num_replicas") and hasattr(one, "rank")):
+            return True
+        one = getattr(one, "sampler", None) if getattr(one, "sampler", None) is not one else None
+    return False
+
+
+class Order:
+    """Stands in for the sampler of a ``DataLoader``: the same index batches, from ``start`` on, this rank's part.
+
+    The cursor counts samples over all ranks (batches of a batch sampler of one's own), so that it means the same
+    whatever the number of processes is.
+    """
+
+    def __init__(self, loader: DataLoader[Any], rank: int, world_size: int, share: Callable[[Any], Any]) -> None:
+        self.plain = type(loader.batch_sampler) is BatchSampler
+        self.single = loader.batch_sampler is None
+        self.source: Any = loader.sampler if self.plain or self.single else loader.batch_sampler
+        batches: Any = loader.batch_sampler
+        self.batch_size: int = batches.batch_size if self.plain else 1
+        self.drop_last = bool(self.plain and batches.drop_last)
+        self.rank, self.world_size = (0, 1) if splits_itself(loader) else (rank, world_size)
+        self.share = share
+        self.own = generators_in(loader.generator, loader.batch_sampler, loader.sampler)
+        self.stateful = hasattr(self.source, "state_dict") and hasattr(self.source, "load_state_dict")
+        self.known = type(self.source) in _KNOWN and not self.stateful
+        self.depth = 16 + 2 * loader.num_workers * (loader.prefetch_factor or 1)
+        self.start = FRESH
+        self.unused = 0
+        self.walk: Walk | None = None
+
+    @property
+    def counts_samples(self) -> bool:
+        return self.plain or self.single
+
+    @property
+    def stride(self) -> int:
+        """How far the cursor moves with each batch of this rank."""
+        return self.batch_size * self.world_size
+
+    def __iter__(self) -> Walk:
+        # with workers, DataLoader asks twice and uses the second; what the first draws decides the workers' seeds
+        self.walk = Walk(self, FRESH if self.unused else self.start)
+        self.unused = max(self.unused - 1, 0)
+        return self.walk
+
+    def __len__(self) -> int:
+        return self.length(0)
+
+    def total(self) -> int:
+        """All samples of a pass, over all ranks (batches, for a batch sampler of one's own)."""
+        return len(self.source)
+
+    def length(self, cursor: int) -> int:
+        """How many batches this rank gets from ``cursor`` on."""
+        left = max(self.total() - cursor, 0)
+        return batches_left(left, self.batch_size, self.rank, self.world_size, self.drop_last)
+
+    def steps(self, cursor: int) -> int:
+        """How many global batches there are from ``cursor`` on."""
+        return steps_left(max(self.total() - cursor, 0), self.batch_size, self.world_size, self.drop_last)
+
+    def position(self, batches: int) -> dict[str, Any]:
+        """The tree that ``resume`` reads: where the pass stands after ``batches`` of this walk."""
+        assert self.walk is not None
+        return self.walk.position(batches)
+
+    def resume(self, tree: Any) -> Start:
+        """Checks that the position fits this sampler, and returns where a pass must start to go on from it."""
+        unit, total = ("samples" if self.counts_samples else "batches"), self.total_if_known()
+        if tree["unit"] != unit or tree["total"] != total:
+            raise ValueError(
+                f"the saved position counts {tree['unit']} of {tree['total']}, this loader has {total} {unit}: a pass "
+                "can go on only over the same data; give the loader of the saved run, or begin the epoch anew"
+            )
+        return Start(
+            tree["cursor"],
+            unpack(tree["at_iter"]),
+            unpack(tree["at_first"]),
+            tree["sampler"],
+            tree["check"],
+            tree["over"],
+        )
+
+    def total_if_known(self) -> int | None:
+        try:
+            return self.total()
+        except (TypeError, NotImplementedError):
+            return None
+
+
+class Walk:
+    """One pass over the index batches of an ``Order``."""
+
+    def __init__(self, order: Order, start: Start) -> None:
+        self.order = order
+        self.start = start
+        self.at_iter: Draws | None = None
+        self.at_first: Draws | None = None
+        self.mine: Draws | None = None
+        self.batches: Iterator[Any] | None = None
+        self.ended = self.moves = False
+        self.check = 0
+        self.marks: deque[tuple[int, int, Any, bool]] = deque(maxlen=order.depth)
+        # DataLoader asks its own samplers for an iterator at the first batch, and others at once
+        self.source = None if order.plain or order.world_size > 1 else self.open()
+
+    def __iter__(self) -> Walk:
+        return self
+
+    def __next__(self) -> Any:
+        if self.batches is None:
+            self.prime()
+        if self.ended:
+            raise StopIteration
+        return next(self.batches)  # type: ignore[arg-type]
+
+    def open(self) -> Iterator[Any]:
+        """Asks the sampler for its iterator, with the generators as they stood then."""
+        order, start = self.order, self.start
+        if start.state is not None:
+            order.source.load_state_dict(start.state)
+        elif start.at_iter is not None:
+            put_back(start.at_iter, order.own)
+        self.mine = self.follow_rank_0()
+        self.at_iter = capture(order.own)
+        return iter(order.source)
+
+    def prime(self) -> None:
+        """Draws what the sampler draws at its beginning, and goes to the cursor: no sample is read."""
+        order, start = self.order, self.start
+        source = self.source if self.source is not None else self.open()
+        if start.at_first is not None:
+            put_back(start.at_first, order.own)
+        self.at_first = start.at_first or capture(order.own)
+        if start.state is None:
+            self.skip(source, start.cursor)
+        chunks = self.chunks(iter(()) if start.over else source)
+        if not order.known:
+            chunks = self.watched(chunks)
+        first = [] if start.begun else list(itertools.islice(chunks, 1))
+        if self.mine is not None:
+            put_back(self.mine)
+        self.batches = self.parts(itertools.chain(first, chunks))
+
+    def follow_rank_0(self) -> Draws | None:
+        """Sets the generators as on rank 0, so that all take their parts of one order; returns what to put back."""
+        order = self.order
+        if order.world_size == 1 or self.start.begun or type(order.source) is SequentialSampler:
+            return None
+        mine = capture(order.own)
+        theirs = unpack(order.share(pack(mine)))
+        assert theirs is not None
+        put_back(theirs, order.own, everywhere=False)
+        if same(mine, theirs):
+            return None  # then this rank goes on from after the draw, as rank 0 does
+        put_back(theirs)
+        return mine
+
+    def skip(self, source: Iterator[Any], cursor: int) -> None:
+        if self.order.known:
+            deque(itertools.islice(source, cursor), maxlen=0)
+            return
+        while cursor > 0 and (passed := list(itertools.islice(source, min(cursor, 4096)))):
+            cursor -= len(passed)
+            self.check = checksum(passed, self.check)
+        if self.start.check is not None and self.check != self.start.check:
+            raise ValueError(
+                f"{type(self.order.source).__name__} gave other indices than in the saved run, so the position in the "
+                "epoch cannot be found: let it draw from a generator that it holds as an attribute, or give it "
+                "state_dict and load_state_dict"
+            )
+
+    def chunks(self, source: Iterator[Any]) -> Iterator[list[Any]]:
+        """Global batches."""
+        size, order = self.order.stride, self.order
+        while chunk := list(itertools.islice(source, size)):
+            if order.drop_last and len(chunk) < size:
+                return
+            yield chunk
+
+    def parts(self, chunks: Iterable[list[Any]]) -> Iterator[Any]:
+        """This rank's part of each global batch."""
+        rank, world_size, plain = self.order.rank, self.order.world_size, self.order.plain
+        for chunk in chunks:
+            begin, end = portion(len(chunk), rank, world_size)
+            if begin < end:
+                yield chunk[begin:end] if plain else chunk[begin]
+
+    def watched(self, chunks: Iterator[list[Any]]) -> Iterator[list[Any]]:
+        """Notes where a sampler of one's own stands after each global batch, and whether it draws as it goes."""
+        order = self.order
+        for number in itertools.count(1):
+            if number == 1:
+                self.note(0, self.start.over)
+            look = not order.stateful and (1 < number < 9 or number % 32 == 0)
+            before = capture() if look else None
+            chunk = next(chunks, None)
+            if chunk is None:
+                return
+            if before is not None and not same(before, capture()):
+                self.moves = True
+                if order.world_size > 1:
+                    raise TypeError(draws_as_it_goes(order.source))
+            self.check = 0 if order.stateful else checksum(chunk, self.check)
+            self.note(number, len(chunk) < order.stride)
+            yield chunk
+
+    def note(self, number: int, over: bool) -> None:
+        """``over``: the sampler has come to its end, and would begin anew if it were asked again."""
+        state = copy.deepcopy(self.order.source.state_dict()) if self.order.stateful else None
+        self.marks.append((number, self.check, state, over and self.order.stateful))
+
+    def position(self, batches: int) -> dict[str, Any]:
+        order = self.order
+        if self.moves:
+            raise TypeError(draws_as_it_goes(order.source))
+        check, state, over = self.start.check, self.start.state, self.start.over
+        for number, *mark in self.marks:
+            if number == batches:
+                check, state, over = mark
+        return {
+            "unit": "samples" if order.counts_samples else "batches",
+            "total": order.total_if_known(),
+            "cursor": self.start.cursor + batches * order.stride,  # as many as were asked for: the last asks for more
+            "at_iter": None if order.stateful else pack(self.at_iter),
+            "at_first": None if order.stateful else pack(self.at_first),
+            "sampler": state,
+            "check": check,
+            "over": over,
+        }
+
+
+def checksum(indices: list[Any], before: int) -> int:
+    return zlib.crc32(",".join(map(str, [*indices, ""])).encode(), before)
+
+
+def draws_as_it_goes(sampler: Any) -> str:
+    return (
+        f"{type(sampler).__name__} draws from the generators of the process while it goes, so where it stands cannot "
+        "be saved: let it draw from a torch.Generator or random.Random that it holds as an attribute, or give it "
+        "state_dict and load_state_dict"
+    )

@@ -1,0 +1,84 @@
+"""Which feed a loader needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe
+
+from cadenza.data.feed import Feed
+from cadenza.data.mapped import MapFeed
+from cadenza.data.order import splits_itself
+from cadenza.data.replayed import ReplayFeed, StatefulFeed
+
+
+def prepare(
+    loader: Any,
+    *,
+    stage: str = "train",
+    rank: int = 0,
+    world_size: int = 1,
+    device: torch.device | None = None,
+    resumable: bool = False,
+    share: Callable[[Any], Any] | None = None,
+) -> Any:
+    """What the passes of ``stage`` iterate: a ``Feed``, or ``loader`` itself if nothing is asked of it.
+
+    ``resumable``: ``feed.state_dict(consumed)`` and ``feed.load_state_dict`` work. ``world_size``: every rank gets its
+    part. ``share`` gives all ranks the value of rank 0; the default asks ``torch.distributed``.
+
+    >>> feed = prepare([10, 11, 12, 13], resumable=True)
+    >>> batches = iter(feed)
+    >>> next(batches), next(batches)
+    (10, 11)
+    >>> again = prepare([10, 11, 12, 13], resumable=True)
+    >>> again.load_state_dict(feed.state_dict(consumed=2))
+    >>> list(again), list(again)
+    ([12, 13], [10, 11, 12, 13])
+    """
+    if isinstance(loader, Feed):
+        return loader
+    if world_size == 1 and not resumable and not _wants_epochs(loader):
+        return loader
+    how: dict[str, Any] = {"stage": stage, "rank": rank, "world_size": world_size}
+    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+        return StatefulFeed(loader, divided=_divided(loader), **how)
+    if isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__:
+        _refuse_any_order(loader, resumable)
+        if not isinstance(loader.dataset, IterableDataset | IterDataPipe | MapDataPipe):
+            return MapFeed(loader, share=share or from_rank_0, watch=resumable, **how)
+    return ReplayFeed(loader, divided=_divided(loader), **how)
+
+
+def _wants_epochs(loader: Any) -> bool:
+    return hasattr(getattr(loader, "sampler", None), "set_epoch")
+
+
+def _divided(loader: Any) -> bool:
+    """Whether the loader gives each rank other batches already; it, or its data set, says so."""
+    asked = (loader, getattr(loader, "dataset", None))
+    return any(getattr(one, "divides_over_ranks", False) for one in asked) or splits_itself(loader)
+
+
+def _refuse_any_order(loader: DataLoader[Any], resumable: bool) -> None:
+    if resumable and loader.num_workers > 1 and not loader.in_order:
+        raise ValueError(
+            "a DataLoader with in_order=False gives its batches in the order in which the workers are ready, so a pass "
+            "over it cannot be resumed: leave in_order out"
+        )
+
+
+def from_rank_0(value: Any) -> Any:
+    """``value`` of rank 0 on all ranks, by ``torch.distributed``."""
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        raise RuntimeError(
+            "all ranks must take their parts of one order, but torch.distributed is not initialized: give prepare a "
+            "function share that returns rank 0's value"
+        )
+    box = [value]
+    distributed.broadcast_object_list(box, src=0)
+    return box[0]

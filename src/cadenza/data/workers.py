@@ -1,0 +1,139 @@
+"""What runs in the worker processes of a loader: each batch comes with where the worker's generators stand after it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from cadenza.data.generators import Draws, capture, generators_in, put_back, same
+
+
+class Nothing:
+    """A task that asks a worker for nothing, so that the next task goes to the worker after it."""
+
+    def __reduce__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING = Nothing()
+
+
+@dataclass(slots=True)
+class Parcel:
+    """A batch on its way from a worker, and how the worker stands after it; ``None`` where that has not changed."""
+
+    batch: Any
+    worker: int
+    draws: Any = None
+    state: Any = None
+
+    def pin_memory(self) -> Parcel:
+        """Called by the pinning thread of DataLoader, which does not look into objects."""
+        self.batch = pin_memory(self.batch)  # type: ignore[no-untyped-call]
+        return self
+
+
+@dataclass(slots=True)
+class Place:
+    """Where one worker stands in a pass: how many batches it gave, its generators, and its data set's state."""
+
+    batches: int = 0
+    draws: Draws | None = None
+    state: Any = None
+
+
+@dataclass
+class Desk:
+    """Shared by the three things that DataLoader calls in a worker: the data set, the collate and the init function."""
+
+    dataset: Any
+    collate_fn: Callable[[Any], Any]
+    init_fn: Callable[[int], None] | None
+    places: dict[int, Place] = field(default_factory=dict)
+    own: list[Any] = field(default_factory=list)
+    last: Draws | None = None
+
+    def begin(self, worker: int) -> None:
+        info = get_worker_info()
+        # the user's functions look for their own data set there, to give each worker its part of it
+        object.__setattr__(info, "dataset", self.dataset)
+        if self.init_fn is not None:
+            self.init_fn(worker)
+        self.own = generators_in(self.dataset, self.collate_fn)
+        place = self.places.get(worker)
+        if place is not None and place.draws is not None:
+            put_back(place.draws, self.own)
+
+    def parcel(self, batch: Any, state: Any = None) -> Parcel:
+        info = get_worker_info()
+        assert info is not None
+        draws = capture(self.own)
+        if self.last is not None and same(self.last, draws) and not self.own:
+            return Parcel(batch, info.id, None, state)
+        self.last = draws
+        return Parcel(batch, info.id, in_bytes(draws), state)
+
+
+def in_bytes(draws: Draws) -> tuple[Any, ...]:
+    """For the way to the main process: a tensor would take shared memory for every batch."""
+    words = draws.torch.numpy().tobytes() if "numpy" in sys.modules else bytes(draws.torch.tolist())
+    return words, draws.python, draws.numpy, [_plain(state) for state in draws.own]
+
+
+def from_bytes(sent: tuple[Any, ...]) -> Draws:
+    words, python, numpy, own = sent
+    return Draws(_tensor(words), python, numpy, tuple(_tensor(one) if isinstance(one, bytes) else one for one in own))
+
+
+def _plain(state: Any) -> Any:
+    return bytes(state.tolist()) if isinstance(state, torch.Tensor) else state
+
+
+def _tensor(words: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(words), dtype=torch.uint8)
+
+
+class Begin:
+    """The ``worker_init_fn`` of a watched loader."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    def __call__(self, worker: int) -> None:
+        self.desk.begin(worker)
+
+
+class Items:
+    """A map-style data set in a worker: reads as the user's own does, and knows a task that asks for nothing."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    def __getitem__(self, index: Any) -> Any:
+        return NOTHING if index is NOTHING else self.desk.dataset[index]
+
+    def __getitems__(self, indices: Any) -> Any:
+        if indices is NOTHING:
+            return NOTHING
+        dataset = self.desk.dataset
+        if getattr(dataset, "__getitems__", None):
+            return dataset.__getitems__(indices)
+        return [dataset[index] for index in indices]
+
+
+class Collate:
+    """The ``collate_fn`` of a watched loader over a map-style data set."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    def __call__(self, samples: Any) -> Parcel:
+        if samples is NOTHING:
+            return Parcel(NOTHING, -1)
+        return self.desk.parcel(self.desk.collate_fn(samples))
