@@ -117,7 +117,7 @@ class Adapter(Callback):
                 continue
             for point in row.points:
                 player = self.limited(row, point, self.player(row, point))
-                played[point] = _both(played[point], player) if point in played else player
+                played[point] = in_turn(played.get(point), player)
         return played
 
     def implements(self, row: Hook) -> bool:
@@ -197,10 +197,15 @@ def _check_method(dialect: Dialect, owner: type, name: str) -> None:
         )
 
 
-def _both(first: Player, second: Player) -> Player:
+def in_turn(*players: Player | None) -> Player:
+    """One player that plays those of ``players`` that there are, one after the other."""
+    there = [player for player in players if player is not None]
+    if len(there) == 1:
+        return there[0]
+
     def play(run: Run) -> None:
-        first(run)
-        second(run)
+        for player in there:
+            player(run)
 
     return play
 

@@ -37,6 +37,9 @@ class Facade:
                 setattr(cls, row.name, property(_reader(row), _refuser(row)))
 
     def __getattr__(self, name: str) -> Any:
+        own = getattr(type(self), name, None)
+        if isinstance(own, property) and own.fget is not None:
+            return own.fget(self)  # it raised an AttributeError that says more than this could; so it does again
         if name == "run":
             raise AttributeError(f"{self.dialect.name}: {self.dialect.handed} belongs to a run, and none has begun")
         if name.startswith("__"):

@@ -1,7 +1,26 @@
 """Orca's callbacks and its Estimator, as bigdl-orca 2.4.0 had them."""
 
 from cadenza.dialects.orca.callback import Callback, MainCallBack, MainCallback, make_only_mainCallback
+from cadenza.dialects.orca.estimator import Estimator
+from cadenza.dialects.orca.loggers import TensorBoardCallback, WandbLoggerCallback
+from cadenza.dialects.orca.max_steps import MaxstepsCallback
+from cadenza.dialects.orca.model_checkpoint import ModelCheckpoint
+from cadenza.dialects.orca.progress import TqdmCallback, is_tqdm_exists
 from cadenza.dialects.orca.runner import Runner
 from cadenza.dialects.orca.table import DIALECT
 
-__all__ = ["DIALECT", "Callback", "MainCallBack", "MainCallback", "Runner", "make_only_mainCallback"]
+__all__ = [
+    "DIALECT",
+    "Callback",
+    "Estimator",
+    "MainCallBack",
+    "MainCallback",
+    "MaxstepsCallback",
+    "ModelCheckpoint",
+    "Runner",
+    "TensorBoardCallback",
+    "TqdmCallback",
+    "WandbLoggerCallback",
+    "is_tqdm_exists",
+    "make_only_mainCallback",
+]

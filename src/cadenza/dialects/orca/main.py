@@ -11,7 +11,7 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from cadenza.callback import BEHAVIOUR_NAMES, MainCallback, Order, zero_grad
-from cadenza.dialects.adapter import Adapter, Foreign, Player, Section, overridden
+from cadenza.dialects.adapter import Adapter, Foreign, Player, Section, in_turn, overridden
 from cadenza.dialects.orca.table import DIALECT
 from cadenza.dialects.table import Hook
 from cadenza.registration import CallbackError
@@ -81,19 +81,14 @@ class MainAdapter(OrcaAdapter, MainCallback):
         self.adjusts_each_iteration = reads_iteration(foreign.on_lr_adjust)  # type: ignore[attr-defined]
 
     def implements(self, row: Hook) -> bool:
-        return row.name == "on_lr_adjust" or (row.name not in BEHAVIOUR_NAMES and super().implements(row))
+        return row.name not in BEHAVIOUR_NAMES and super().implements(row)
 
     def plays(self) -> dict[str, Player]:
         played = super().plays()
-        return played | {name: getattr(self, name) for name in BEHAVIOUR_NAMES if name in vars(type(self))}
-
-    def player(self, row: Hook, point: str) -> Player:
-        if row.name != "on_lr_adjust":
-            return super().player(row, point)
-        if (point == "after_train_iter") != self.adjusts_each_iteration:
-            return lambda run: None
         adjust, runner = self.foreign.on_lr_adjust, self.section.facade
-        return lambda run: adjust(runner)
+        point = "after_train_iter" if self.adjusts_each_iteration else "after_train_epoch"
+        played[point] = in_turn(lambda run: adjust(runner), played.get(point))
+        return played | {name: getattr(self, name) for name in BEHAVIOUR_NAMES if name in vars(type(self))}
 
     # The behaviours as Orca has them by default; what the user overrides is put before these -------------------------
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
@@ -114,7 +115,7 @@ class Runner(Facade, dialect=DIALECT):
 
     @output.setter
     def output(self, value: Any) -> None:
-        self.run.output = value
+        self.run.output = torch.from_numpy(value) if type(value).__module__ == "numpy" else value
 
     outputs = output
 
@@ -265,7 +266,7 @@ class OrcaSection(Section):
         }
         row |= {f"val_{name[4:].lower()}": run.metrics[name] for name in run.metrics if name.startswith("val/")}
         if "val_loss" in row:
-            row["val_num_samples"] = vars(self).get("val_samples", number_of_samples(run.val_loader))
+            row["val_num_samples"] = number_of_samples(run.val_loader)
         self.facade._stats = row
         self.rows.append(row)
         if self.facade._stopping:

@@ -1,0 +1,172 @@
+"""What one worker of an Estimator does: it makes the model, and trains, evaluates or predicts with it."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from cadenza.callbacks import Metrics
+from cadenza.dialects.orca.callback import MainCallback, make_only_mainCallback
+from cadenza.dialects.orca.checkpoints import state_of, take_state
+from cadenza.dialects.orca.max_steps import MaxstepsCallback
+from cadenza.dialects.orca.metrics import named
+from cadenza.dialects.orca.progress import TqdmCallback, is_tqdm_exists
+from cadenza.dialects.orca.runner import OrcaSection, Timers, number_of_samples
+from cadenza.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What ``Estimator.from_torch`` was given; it travels to the workers."""
+
+    model: Callable[..., Any]
+    optimizer: Callable[..., Any] | None
+    loss: Any
+    metrics: Any
+    config: dict[str, Any]
+    scheduler_creator: Callable[..., Any] | None
+    use_tqdm: bool
+    sync_stats: bool
+    backend: str
+
+
+class Session:
+    """One trainer, and the runner that callbacks see in all its calls."""
+
+    def __init__(self, spec: Spec, state: dict[str, Any] | None = None) -> None:
+        self.spec = spec
+        model = spec.model(spec.config)
+        optimizer = None if spec.optimizer is None else spec.optimizer(model, spec.config)
+        scheduler = None if spec.scheduler_creator is None else spec.scheduler_creator(optimizer, spec.config)
+        self.section = OrcaSection()
+        runner = self.section.facade
+        runner.backend, runner.config, runner.sync_stats = spec.backend, spec.config, spec.sync_stats
+        measured = named(spec.metrics)
+        runner.metrics = list(measured.values())
+        native = [Metrics(measured)] if measured else []
+        self.trainer = Trainer(
+            model, optimizer, made_loss(spec.loss, spec.config), scheduler=scheduler, callbacks=[self.section, *native]
+        )
+        if state is not None:
+            self.load(state)
+
+    def fit(
+        self,
+        callbacks: Sequence[Any] | None,
+        *,
+        data: Any,
+        epochs: int,
+        max_steps: int | None,
+        batch_size: int,
+        profile: bool,
+        validation_data: Any,
+    ) -> list[dict[str, Any]]:
+        own = [*(callbacks or ())]
+        if max_steps is not None:
+            own.append(MaxstepsCallback(max_steps))
+        loader, val_loader = self.loader(data, batch_size), self.loader(validation_data, batch_size)
+        timers = self.section.facade.timers = Timers()
+        with _With(self, own), timers.record("fit"):
+            self.trainer.fit(loader, val_loader, epochs=epochs)
+        for row in self.section.rows if profile else ():
+            row["profile"] = timers.stats()
+        return self.section.rows
+
+    def evaluate(
+        self, callbacks: Sequence[Any] | None, *, data: Any, batch_size: int, num_steps: int | None, profile: bool
+    ) -> dict[str, Any]:
+        loader = self.loader(data, batch_size)
+        vars(self.section.facade)["_num_steps"] = num_steps
+        timers = self.section.facade.timers = Timers()
+        with _With(self, callbacks or ()), timers.record("evaluate"):
+            found = self.trainer.validate(loader if num_steps is None else First(loader, num_steps))
+        row: dict[str, Any] = {f"val_{name[4:].lower()}": value for name, value in found.items()}
+        if num_steps is None:
+            row["num_samples"] = number_of_samples(loader)
+        return row | ({"profile": timers.stats()} if profile else {})
+
+    def predict(self, callbacks: Sequence[Any] | None, *, data: Any, batch_size: int, profile: bool) -> Any:
+        loader = self.loader(data, batch_size)
+        with _With(self, callbacks or ()):
+            found = self.trainer.predict(loader)
+        return found.numpy() if isinstance(found, torch.Tensor) else found
+
+    def loader(self, data: Any, batch_size: int) -> Any:
+        """The loader behind ``data``: what a function ``(config, batch_size)`` returns, or a loader as it is."""
+        if data is None:
+            return None
+        if isinstance(data, FunctionType) or inspect.ismethod(data):
+            return data(self.spec.config, batch_size)
+        if hasattr(data, "__iter__") and not isinstance(data, str | dict):
+            return data
+        raise TypeError(
+            f"orca: data is a function (config, batch_size) that returns a DataLoader, or a loader, not "
+            f"{type(data).__name__}; Spark and Ray data are not carried"
+        )
+
+    def state(self) -> dict[str, Any]:
+        training = self.trainer._training
+        return state_of(training) | {"global_step": training.clock.batches}
+
+    def load(self, state: dict[str, Any]) -> None:
+        take_state(self.trainer._training, state)
+        self.trainer.clock.batches = state.get("global_step", self.trainer.clock.batches)
+
+
+class _With:
+    """Callbacks that take part in one call."""
+
+    def __init__(self, session: Session, callbacks: Sequence[Any]) -> None:
+        foreign = [one for one in callbacks if hasattr(one, "dialect")]
+        self.session = session
+        arranged = make_only_mainCallback(foreign)
+        mains = [one for one in arranged if isinstance(one, MainCallback)]
+        rest = [one for one in callbacks if not isinstance(one, MainCallback)]
+        progress = [TqdmCallback()] if session.spec.use_tqdm and not is_tqdm_exists(rest) else []
+        self.callbacks = [*mains, *rest, *progress]
+
+    def __enter__(self) -> None:
+        added, self.callbacks = self.callbacks, []
+        try:
+            for one in added:
+                self.session.trainer.add(one)
+                self.callbacks.append(one)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        for one in self.callbacks:
+            self.session.trainer.remove(one)
+
+
+class First(Iterable[Any]):
+    """The first few batches of a loader."""
+
+    def __init__(self, loader: Iterable[Any], count: int) -> None:
+        self.loader, self.count = loader, count
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(iter(self.loader), self.count)
+
+
+def made_loss(loss: Any, config: dict[str, Any]) -> Any:
+    """A function of one argument makes the loss from the config; anything else is the loss."""
+    if isinstance(loss, FunctionType) and len(inspect.signature(loss).parameters) == 1:
+        return loss(config)
+    return loss
+
+
+def job(
+    spec: Spec, state: dict[str, Any] | None, what: str, callbacks: list[Any], given: dict[str, Any]
+) -> tuple[Any, dict[str, Any], list[dict[str, Any]]]:
+    """One call in one worker: its result, the state afterwards, and what the callbacks hold by then."""
+    session = Session(spec, state)
+    result = getattr(session, what)(callbacks, **given)
+    return result, session.state(), [vars(one) for one in callbacks]
