@@ -25,15 +25,18 @@ from cadenza.checkpoint.errors import Damaged, NoCheckpoint, NotState, SaveFaile
 from cadenza.checkpoint.manifest import FORMAT
 from cadenza.checkpoint.packing import Snapshot
 from cadenza.checkpoint.shelf import Saved, Shelf
+from cadenza.checkpoint.writer import Outcome, Writer
 
 __all__ = [
     "FORMAT",
     "Damaged",
     "NoCheckpoint",
     "NotState",
+    "Outcome",
     "SaveFailed",
     "Saved",
     "Shelf",
     "Snapshot",
     "UnknownFormat",
+    "Writer",
 ]

@@ -16,7 +16,7 @@ class Disk:
     remote = False
 
     def __init__(self, root: str | Path, system: Any = os) -> None:
-        self.root = Path(root)
+        self.root = Path(root).absolute()  # a later change of the working directory does not move it
         self.system = system
 
     def __str__(self) -> str:

@@ -36,8 +36,9 @@ class Store(Protocol):
 class Draft:
     """The folder of a checkpoint before it is one. Write into it with ``add``, then ``commit`` once.
 
-    Several processes can fill one draft, each with a part of its own: all but the first make it with ``begin=False``,
-    and the first commits what all ``add`` have returned.
+    Several processes can fill one draft, each with a part of its own. The first begins it and sends its ``number`` to
+    the others, which join with ``shelf.draft(name, number)``; what their ``add`` returns goes into ``files`` of the
+    first, and it commits.
     """
 
     def __init__(self, store: Store, number: int, name: str, *, begin: bool = True) -> None:

@@ -21,10 +21,10 @@ TENSORS = {"model": "model.safetensors", "state": "state.safetensors"}
 
 @dataclass
 class Packed:
-    """A state that waits to be written: ``values`` holds what each entry is to store, contiguous, in main memory."""
+    """A state that waits to be written: ``values`` holds what each record is to store, contiguous, in main memory."""
 
     tree: dict[str, Any]
-    entries: list[Entry]
+    records: list[dict[str, Any]]
     values: list[Tensor]
     shared: list[int]
     aliases: dict[str, str]
@@ -32,19 +32,19 @@ class Packed:
     @property
     def size(self) -> int:
         """How many bytes there are to write, but for the JSON."""
-        return sum(entry.size for entry in self.entries)
+        return sum(value.numel() * value.element_size() for value in self.values)
 
     def files(self) -> Iterator[tuple[str, Iterator[memoryview | bytes]]]:
         """Name and content of every file, piece by piece."""
         for kind, file in TENSORS.items():
-            mine = {e.name: v for e, v in zip(self.entries, self.values, strict=True) if e.file == kind}
+            mine = {r["name"]: v for r, v in zip(self.records, self.values, strict=True) if r["file"] == kind}
             aliases = self.aliases if kind == "model" else {}
             if mine:
                 note = {"format": "pt", **{name: kept for name, kept in aliases.items() if kept in mine}}
                 yield file, pieces(mine, note)
-        records = [entry.record() for entry in self.entries]
-        text = json.dumps({"tree": self.tree, "tensors": records, "shared": self.shared}, allow_nan=False)
-        yield JSON, iter([text.encode("ascii")])
+        document = {"tree": self.tree, "tensors": self.records, "shared": self.shared}
+        text: list[memoryview | bytes] = [json.dumps(document, allow_nan=False).encode("ascii")]
+        yield JSON, iter(text)
 
 
 class Snapshot:
@@ -74,7 +74,8 @@ class Snapshot:
             place.copy_(entry.tensor, non_blocking=pinned)
         for device in devices:
             _wait_for(device)
-        return Packed(tree, entries, places, shared, catalogue.aliases)
+        # Only records are kept: the tensors themselves may be freed, or change, while this is written.
+        return Packed(tree, [entry.record() for entry in entries], places, shared, catalogue.aliases)
 
     def _places(self, entries: list[Entry], pinned: bool) -> list[Tensor]:
         starts, end = [], 0
@@ -99,7 +100,7 @@ def pack(state: Mapping[str, Any]) -> Packed:
     tree, catalogue = _take_apart(state)
     shared = catalogue.share()
     values = [entry.tensor.to("cpu").contiguous() for entry in catalogue.entries]
-    return Packed(tree, catalogue.entries, values, shared, catalogue.aliases)
+    return Packed(tree, [entry.record() for entry in catalogue.entries], values, shared, catalogue.aliases)
 
 
 def _take_apart(state: Mapping[str, Any]) -> tuple[dict[str, Any], Catalogue]:

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from cadenza.checkpoint.draft import Store
 from cadenza.checkpoint.errors import Damaged
-from cadenza.checkpoint.manifest import FILE, MANIFEST, MARKER, File, Manifest, marker_of, parse
+from cadenza.checkpoint.manifest import MANIFEST, MARKER, File, Manifest, marker_of, parse
 from cadenza.checkpoint.packing import JSON, unpack
 from cadenza.checkpoint.tensor_file import PIECE, Into
 
@@ -39,7 +39,7 @@ class Checked:
         self.store, self.manifest, self.folder = store, manifest, folder
         self.prefix = f"{part}." if part else ""
         self._open = contextlib.ExitStack()
-        self._digests: dict[str, Any] = {}
+        self._digests: dict[str, tuple[IO[bytes], Any]] = {}
 
     def __enter__(self) -> Checked:
         return self
@@ -55,7 +55,8 @@ class Checked:
             opened = self._open.enter_context(self.store.open(self.folder, name))
         except FileNotFoundError as error:
             raise Damaged(self.folder, f"{name} is missing") from error
-        digest = self._digests[name] = hashlib.sha256()
+        digest = hashlib.sha256()
+        self._digests[name] = opened, digest
 
         def read(into: memoryview) -> None:
             done = 0
@@ -76,16 +77,21 @@ class Checked:
     def whole(self, file: str) -> bytes:
         """The verified content of a file."""
         read, size = self.open(file)
-        content = bytearray(size)
-        read(memoryview(content))
+        content = bytearray()
+        for begin in range(0, size, PIECE):  # not all at once: a size in a manifest may be anything
+            piece = bytearray(min(PIECE, size - begin))
+            read(memoryview(piece))
+            content += piece
         self.verify()
         return bytes(content)
 
     def verify(self) -> None:
         """Everything that was read is what was written, or this raises."""
-        for name, digest in self._digests.items():
+        for name, (opened, digest) in self._digests.items():
             if digest.hexdigest() != self.manifest.files[name].sha256:
                 raise Damaged(self.folder, f"{name} is not what was written: its checksum differs")
+            if opened.read(1):
+                raise Damaged(self.folder, f"{name} is longer than {self.manifest.files[name].bytes} bytes")
 
 
 def read_state(store: Store, manifest: Manifest, folder: str, part: str = "") -> dict[str, Any]:
@@ -107,8 +113,6 @@ def verify(store: Store, manifest: Manifest, folder: str) -> None:
     """Compares every file in ``folder`` with its checksum, without making a state of it."""
     with Checked(store, manifest, folder) as files:
         for name in manifest.files:
-            if not FILE.fullmatch(name):
-                raise Damaged(folder, f"{name!r} is no name of a file of a checkpoint")
             read, size = files.open(name)
             buffer = memoryview(bytearray(min(size, PIECE)))
             for begin in range(0, size, PIECE):

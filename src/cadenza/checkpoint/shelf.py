@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,7 +20,7 @@ from cadenza.checkpoint.remote import Remote
 from cadenza.checkpoint.retention import check_counts, ranked, surplus
 
 log = logging.getLogger("cadenza.checkpoint")
-TORN = "torn-"
+TORN, BROKEN = "torn-", "damaged-"
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Shelf:
             root = Path(text.removeprefix("file://"))
             self.store = Disk(root) if system is None else Disk(root, system)
         self._manifests: dict[str, Manifest] = {}
+        self.used = 0
+        """The largest number that is known to be taken, here or wherever the one who writes also writes."""
 
     def __repr__(self) -> str:
         return f"Shelf({str(self.store)!r})"
@@ -73,13 +75,17 @@ class Shelf:
         """
         packed = state if isinstance(state, Packed) else pack(state)
         draft = self.draft(name)
-        draft.add(packed)
-        return self.commit(draft, meta or {})
+        try:
+            draft.add(packed)
+            return self.commit(draft, meta or {})
+        except Exception:
+            self._abandon(draft)
+            raise
 
-    def draft(self, name: str) -> Draft:
-        """Begins a checkpoint that is written in parts; see ``Draft``."""
+    def draft(self, name: str, number: int | None = None) -> Draft:
+        """Begins a checkpoint that is written in parts, or joins the one with this ``number``; see ``Draft``."""
         check_name(name)
-        return Draft(self.store, self.next_number(), name)
+        return Draft(self.store, number or self.next_number(), name, begin=number is None)
 
     def commit(self, draft: Draft, meta: Mapping[str, Any]) -> str:
         """Makes a draft a checkpoint; returns the name of its folder."""
@@ -88,8 +94,16 @@ class Shelf:
 
     def next_number(self) -> int:
         """Larger than that of any checkpoint here, be it torn or whole."""
-        numbers = [int(match[1]) for n in self.store.folders() if (match := FOLDER.fullmatch(n.removeprefix(TORN)))]
-        return max(numbers, default=0) + 1
+        folders = [name.removeprefix(TORN).removeprefix(BROKEN) for name in self.store.folders()]
+        self.used = max([self.used, *(int(match[1]) for name in folders if (match := FOLDER.fullmatch(name)))]) + 1
+        return self.used
+
+    def _abandon(self, draft: Draft) -> None:
+        """Makes room again after a failure, as far as the store allows. What has a marker is left alone."""
+        with contextlib.suppress(Exception):
+            files = self.store.folders().get(draft.folder, set())
+            if MARKER not in files:
+                self._delete(draft.folder, files)
 
     # Finding ---------------------------------------------------------------------------------------------------------
 
@@ -221,16 +235,23 @@ class Shelf:
         self.store.remove_folder(name)
         self._manifests.pop(name, None)
 
-    def set_aside(self) -> list[str]:
-        """Renames drafts that were never committed to ``torn-…``, where the store can; returns their names.
+    def set_aside(self, names: Iterable[str] | None = None) -> list[str]:
+        """Renames what cannot be used to ``torn-…`` or ``damaged-…``, where the store can rename; returns the names.
 
-        For the one who writes here next, before the first write: a draft of a save that goes on is torn as well.
+        By default drafts that are newer than the newest checkpoint: older ones are left over from deleting. Only for
+        the one who writes here, between two writes: the draft of a save that goes on looks torn as well.
         """
-        torn = self.torn()
-        for name in torn:
-            where = f"set aside as {TORN}{name}" if self.store.rename(name, TORN + name) else "left where it is"
-            log.warning("the checkpoint %s in %s was never committed; it is %s", name, self.store, where)
-        return torn
+        folders = self.store.folders()
+        if names is None:
+            numbered = _numbered(folders)
+            after = max((index + 1 for index, (_, files) in enumerate(numbered) if MARKER in files), default=0)
+            names = [name for name, _ in numbered[after:]]
+        unusable = [name for name in names if name in folders]
+        for name in unusable:
+            aside = (BROKEN if MARKER in folders[name] else TORN) + name
+            where = f"set aside as {aside}" if self.store.rename(name, aside) else "left where it is"
+            log.warning("the checkpoint %s in %s cannot be used; it is %s", name, self.store, where)
+        return unusable
 
 
 def _numbered(folders: Mapping[str, set[str]]) -> list[tuple[str, set[str]]]:

@@ -1,0 +1,216 @@
+"""Saving while the training goes on: a copy in main memory, then a thread that writes it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cadenza.checkpoint.attempts import Attempts, Failure
+from cadenza.checkpoint.errors import SaveFailed
+from cadenza.checkpoint.manifest import check_name
+from cadenza.checkpoint.packing import Packed, Snapshot
+from cadenza.checkpoint.retention import check_counts
+from cadenza.checkpoint.shelf import Saved, Shelf
+from cadenza.checkpoint.speed import Speed
+
+log = logging.getLogger("cadenza.checkpoint")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a save ended. ``name`` is the folder of the checkpoint, or None if it was stored nowhere."""
+
+    asked: str
+    name: str | None
+    meta: dict[str, Any]
+    size: int
+    copying: float
+    """Seconds that the caller waited for the copy to main memory."""
+    writing: float
+    deleted: tuple[str, ...] = ()
+    problem: str | None = None
+    """Why it is not where it should be: it is in the spill folder, or nowhere."""
+
+
+class Writer:
+    """Saves states on a shelf, one after the other, in the background.
+
+    ``save`` returns as soon as the state is copied. At most one checkpoint is written at a time: a ``save`` that comes
+    earlier waits. After each commit all but the newest ``keep_last`` and the best ``keep_best`` are deleted. A remote
+    store gets ``retries`` more attempts, the first after ``backoff`` seconds, each later one after twice as many; if
+    all fail, the checkpoint is stored in the folder ``spill``. If that cannot be done either, or a disk is full,
+    ``on_failure`` says whether ``poll`` warns or raises.
+
+    >>> import tempfile, torch
+    >>> writer = Writer(Shelf(tempfile.mkdtemp()), keep_last=1)
+    >>> writer.save("step=1", {"model": {"weight": torch.ones(2)}})
+    >>> writer.save("step=2", {"model": {"weight": torch.zeros(2)}})
+    >>> [outcome.name for outcome in writer.close()], writer.shelf.names(), writer.problems
+    (['000001-step=1', '000002-step=2'], ['000002-step=2'], [])
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        *,
+        keep_last: int | None = None,
+        keep_best: int = 0,
+        background: bool = True,
+        on_failure: str = "warn",
+        retries: int = 4,
+        backoff: float = 1.0,
+        spill: str | Path | None = None,
+    ) -> None:
+        check_counts(keep_last, keep_best)
+        if on_failure not in ("warn", "raise"):
+            raise ValueError(f'on_failure is "warn" or "raise", not {on_failure!r}')
+        self.shelf = shelf
+        self.keep_last, self.keep_best = keep_last, keep_best
+        self.background, self.on_failure = background, on_failure
+        self.problems: list[str] = []
+        """What went wrong, in the order in which it did; to be said at the end."""
+        self.attempts = Attempts(shelf, _spill_shelf(shelf, spill), retries, backoff)
+        self.speed = Speed()
+        self._snapshot = Snapshot()
+        self._thread: threading.Thread | None = None
+        self._done: list[Outcome] = []
+        self._failed: list[Exception] = []
+        self._died: BaseException | None = None
+        self._begun = 0.0
+        self._size = 0
+
+    # Saving ----------------------------------------------------------------------------------------------------------
+
+    def save(self, name: str, state: Mapping[str, Any], meta: Mapping[str, Any] | None = None) -> None:
+        """Copies ``state`` and begins to write it; waits before if one is still being written."""
+        check_name(name)
+        self._join()
+        self._raise()
+        start = time.perf_counter()
+        packed = self._snapshot.take(dict(state))
+        self._begun, self._size = time.perf_counter(), packed.size
+        job = self._job(name, packed, dict(meta or {}), self._begun - start)
+        if not self.background:
+            job()
+            self._raise()
+            return
+        # A daemon: an interpreter that ends without ``close`` does not hang, and leaves a draft, no checkpoint.
+        self._thread = threading.Thread(target=job, name="cadenza checkpoint", daemon=True)
+        self._thread.start()
+
+    def _job(self, name: str, packed: Packed, meta: dict[str, Any], copying: float) -> Callable[[], None]:
+        def job() -> None:
+            try:
+                self._write(name, packed, meta, copying)
+            except BaseException as error:  # handed on to the thread that asks
+                self._died = error
+
+        return job
+
+    def _write(self, name: str, packed: Packed, meta: dict[str, Any], copying: float) -> None:
+        start = time.perf_counter()
+        problem: str | None = None
+        folder: str | None = None
+        deleted: list[str] = []
+        try:
+            folder, problem = self.attempts.write(name, packed, meta)
+            if problem is None:
+                deleted = self._retain()
+        except Failure as error:
+            problem = str(error)
+            self._failed.append(error)
+        seconds = time.perf_counter() - start
+        if problem is None:
+            self.speed.measured(packed.size, copying + seconds)
+        else:
+            log.warning("%s", problem)
+            self.problems.append(problem)
+        self._done.append(Outcome(name, folder, meta, packed.size, copying, seconds, tuple(deleted), problem))
+
+    def _retain(self) -> list[str]:
+        if self.keep_last is None:
+            return []
+        try:
+            return self.shelf.retain(self.keep_last, self.keep_best)
+        except Exception as error:  # the checkpoint is committed: what could not be deleted is tried again next time
+            log.warning("old checkpoints in %s could not be deleted: %s", self.shelf.store, error)
+            return []
+
+    # Waiting ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written now."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def poll(self) -> list[Outcome]:
+        """The saves that ended since this was last asked; does not wait. Raises what went wrong, if so configured."""
+        self._raise()
+        done, self._done = self._done, []
+        return done
+
+    def wait(self) -> list[Outcome]:
+        """Waits until nothing is being written; then as ``poll``."""
+        self._join()
+        return self.poll()
+
+    def close(self) -> list[Outcome]:
+        """Waits, and lets go of the memory for copies. The writer can be used again."""
+        self._join()
+        self._snapshot = Snapshot()
+        return self.poll()
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _raise(self) -> None:
+        if self._died is not None:
+            died, self._died = self._died, None
+            raise died
+        failed, self._failed = self._failed, []
+        if failed and self.on_failure == "raise":
+            raise SaveFailed(str(failed[-1])) from failed[-1]
+
+    # Before and between ----------------------------------------------------------------------------------------------
+
+    def recover(self, part: str = "") -> Saved | None:
+        """The newest valid checkpoint to go on from, be it on the shelf or in the spill folder; None if there is none.
+
+        For the one who saves next: newer ones that are torn or damaged are set aside, and named in a warning.
+        """
+        self._join()
+        found = [shelf.newest_valid(part) for shelf in (self.shelf, self.attempts.spill) if shelf is not None]
+        self.shelf.set_aside(found[0].passed_over if found[0] is not None else None)
+        saved = max((one for one in found if one is not None), key=lambda one: one.number, default=None)
+        if saved is not None:
+            self.shelf.used = max(self.shelf.used, saved.number)
+        return saved
+
+    def estimate(self, size: int | None = None) -> float | None:
+        """About how many seconds a save of ``size`` bytes takes until it is committed, by the slowest of the last few.
+
+        Without ``size`` as many as the last one had. A save that is being written now is waited for, so the rest of it
+        counts too. None before the first save was measured.
+        """
+        own = self.speed.seconds(self._size if size is None else size)
+        if own is None or not self.busy:
+            return own
+        rest = (self.speed.seconds(self._size) or 0.0) - (time.perf_counter() - self._begun)
+        return own + max(rest, 0.0)
+
+
+def _spill_shelf(shelf: Shelf, spill: str | Path | None) -> Shelf | None:
+    """Where checkpoints go that a remote store does not take. A disk needs none: a second folder helps no full disk."""
+    if not shelf.store.remote:
+        return None
+    if spill is None:
+        spill = Path("unsent-checkpoints") / re.sub("[^A-Za-z0-9._-]+", "_", str(shelf.store))
+    return Shelf(spill)
