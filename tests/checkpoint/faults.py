@@ -145,9 +145,18 @@ class Node:
         self.now: Any = {} if folder else b""
         self.durable: Any = {} if folder else b""
         self.folder = folder
+        self.last: str | None = None
+
+    def surviving(self, names: str) -> dict[str, Node]:
+        """The names in this folder after the cut. "reordered": of those not synced, only the last change is kept."""
+        if names != "reordered" or self.last is None:
+            return self.now if names == "kept" else self.durable
+        found = {name: node for name, node in self.durable.items() if name != self.last}
+        return found | ({self.last: self.now[self.last]} if self.last in self.now else {})
 
     def sync(self) -> None:
         self.durable = dict(self.now) if self.folder else self.now
+        self.last = None
 
 
 class PowerCut(FaultySystem):
@@ -185,22 +194,29 @@ class PowerCut(FaultySystem):
             node = node.now[part]
         return node
 
+    def _changed(self, path: Path) -> dict[str, Node]:
+        parent = self._at(path.parent)
+        parent.last = path.name
+        names: dict[str, Node] = parent.now
+        return names
+
     def _mkdir(self, _: None, path: Path) -> None:
-        self._at(path.parent).now[path.name] = Node(folder=True)
+        self._changed(path)[path.name] = Node(folder=True)
 
     def _unlink(self, _: None, path: Path) -> None:
-        del self._at(path.parent).now[path.name]
+        del self._changed(path)[path.name]
 
     _rmdir = _unlink
 
     def _replace(self, _: None, old: Path, new: Path) -> None:
-        self._at(new.parent).now[new.name] = self._at(old.parent).now.pop(old.name)
+        moved = self._changed(old).pop(old.name)
+        self._changed(new)[new.name] = moved
 
     _rename = _replace
 
     def _open(self, descriptor: int, path: Path, flags: int, mode: int = 0) -> None:
         if flags & os.O_CREAT:
-            self._at(path.parent).now[path.name] = Node(folder=False)
+            self._changed(path)[path.name] = Node(folder=False)
         self.open_files[descriptor] = self._at(path)
 
     def _write(self, count: int, descriptor: int, data: memoryview) -> None:
@@ -213,7 +229,7 @@ class PowerCut(FaultySystem):
         del self.open_files[descriptor]
 
     def after_the_cut(self, where: Path, *, names: str) -> Path:
-        """A folder with what survives; ``names`` says whether unsynced names are "lost", or "kept" without data."""
+        """A folder with what survives; ``names`` says whether unsynced names are "lost", "kept" or "reordered"."""
         self._put(self.top, where, names)
         return where
 
@@ -222,5 +238,5 @@ class PowerCut(FaultySystem):
             path.write_bytes(node.durable)
             return
         path.mkdir()
-        for name, inner in (node.durable if names == "lost" else node.now).items():
+        for name, inner in node.surviving(names).items():
             self._put(inner, path / name, names)

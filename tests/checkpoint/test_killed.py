@@ -102,7 +102,7 @@ def test_on_a_disk(base: Path, after: bool) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="folders cannot be synced there")
-@pytest.mark.parametrize("names", ["lost", "kept"])
+@pytest.mark.parametrize("names", ["lost", "kept", "reordered"])
 def test_when_the_power_is_cut(base: Path, names: str) -> None:
     """What was not synced is gone: data always, names of files perhaps."""
 
