@@ -12,12 +12,25 @@ tensors. ``Shelf`` stores states in a folder or an object store, each in a folde
 >>> saved.state["clock"], saved.meta["value"], saved.name
 ({'steps': 500}, 0.25, '000001-step=500')
 
+``Writer`` saves in the background: ``save`` returns when the state is copied to main memory.
+
+>>> writer = Writer(shelf, keep_last=2, keep_best=1)
+>>> saved = writer.recover()                                 # where to go on; None in an empty folder
+>>> writer.save("step=600", state, {"monitor": "val/loss", "value": 0.5, "mode": "min"})
+>>> [outcome.name for outcome in writer.close()]
+['000002-step=600']
+
 Signatures:
 
 - ``Shelf(url)``; ``write(name, state, meta=None) -> folder name``; ``read(name="last") -> Saved``;
-  ``newest_valid() -> Saved | None``; ``names()``, ``best()``, ``metas()``, ``verify(name)``;
-  ``retain(keep_last=None, keep_best=0) -> deleted names``; ``set_aside() -> names of torn ones``
+  ``newest_valid() -> Saved | None``; ``names()``, ``best()``, ``metas()``, ``torn()``, ``verify(name)``;
+  ``retain(keep_last=None, keep_best=0) -> deleted names``; ``set_aside() -> names``;
+  ``draft(name, number=None)`` and ``commit(draft, meta)`` for checkpoints that several processes write
 - ``Saved``: ``state``, ``meta``, ``name``, ``number``, ``passed_over``
+- ``Writer(shelf, *, keep_last=None, keep_best=0, background=True, on_failure="warn", retries=4, backoff=1.0,
+  spill=None)``; ``save(name, state, meta=None)``; ``poll()``, ``wait()``, ``close() -> list[Outcome]``; ``busy``;
+  ``problems``; ``estimate(size=None) -> seconds | None``; ``recover() -> Saved | None``
+- ``Outcome``: ``asked``, ``name``, ``meta``, ``size``, ``copying``, ``writing``, ``deleted``, ``problem``
 - Errors: ``NotState`` (something else in the tree), ``Damaged``, ``UnknownFormat``, ``NoCheckpoint``, ``SaveFailed``
 """
 
