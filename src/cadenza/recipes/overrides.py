@@ -1,0 +1,114 @@
+"""What is changed from the command line: ``callbacks.ema.decay=0.99``, ``~callbacks.ema``, ``optimizer=sgd``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override as Parsed
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from cadenza.recipes.errors import RecipeError, did_you_mean, fold
+from cadenza.recipes.normal import Normal
+from cadenza.recipes.origins import Layer
+from cadenza.recipes.places import NAMED, OBJECTS
+
+
+class OverrideError(RecipeError):
+    """An override that cannot be read: wrong usage."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """One change: a path and a value, or the path to take out. ``text`` is what was written."""
+
+    text: str
+    path: tuple[str, ...]
+    value: Any = None
+    removes: bool = False
+    choice: bool = False
+
+    @property
+    def key(self) -> str:
+        return ".".join(self.path)
+
+
+def parse(text: str, is_group: Any = lambda name: False) -> Override:
+    """Reads one override in the grammar of Hydra.
+
+    >>> parse("fit.epochs=3")
+    Override(text='fit.epochs=3', path=('fit', 'epochs'), value=3, removes=False, choice=False)
+    """
+    try:
+        parsed: Parsed = OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        said = str(error).splitlines()[0]
+        raise OverrideError(
+            f"the override {text!r} cannot be read: {said}; write key=value, such as fit.epochs=3, or ~key"
+        ) from None
+    if parsed.is_sweep_override():
+        raise OverrideError(f"the override {text!r} gives several values; a list is written [1,2], a text in quotes")
+    name = parsed.key_or_group
+    if is_group(name) and not parsed.is_delete():
+        return Override(text, tuple(name.split("/")), parsed.value(), choice=True)
+    path = tuple(name.replace("/", ".").split("."))
+    if path[0] == "hydra" or parsed.package is not None:
+        raise OverrideError(f"the override {text!r} is about Hydra itself; a recipe has no such key")
+    return Override(text, path, None if parsed.is_delete() else parsed.value(), removes=parsed.is_delete())
+
+
+def apply(overrides: list[Override], config: DictConfig) -> list[Layer]:
+    """Changes ``config`` in place; returns the overrides as layers."""
+    return [_apply(override, config) for override in overrides if not override.choice]
+
+
+def _apply(override: Override, config: DictConfig) -> Layer:
+    path = _spelled(override.path, config)
+    if override.removes:
+        _remove(path, override, config)
+        return Layer(f"the override {override.text!r}", {})
+    tree = _normal(path, override)
+    try:
+        for key, value in tree.items():
+            OmegaConf.update(config, key, value, merge=True, force_add=True)
+    except OmegaConfBaseException as error:
+        said = str(error).splitlines()[0]
+        raise RecipeError(f"the override {override.text!r} does not fit: {said}") from None
+    return Layer(f"the override {override.text!r}", tree)
+
+
+def _normal(path: tuple[str, ...], override: Override) -> dict[str, Any]:
+    tree: Any = override.value
+    for key in reversed(path):
+        tree = {key: tree}
+    if path in OBJECTS or path[0] in NAMED:
+        return Normal(tree, {}, f"the override {override.text!r}").tree
+    return dict(tree)
+
+
+def _remove(path: tuple[str, ...], override: Override, config: DictConfig) -> None:
+    branch: Any = config
+    for at, key in enumerate(path):
+        known = [str(one) for one in branch] if isinstance(branch, DictConfig) else []
+        if key not in known:
+            within = ".".join(path[:at]) or "the recipe"
+            raise RecipeError(
+                f"the override {override.text!r} takes out what is not there: "
+                f"{within} has no {key!r}{did_you_mean(key, known)}"
+            )
+        if at == len(path) - 1:
+            del branch[key]
+        else:
+            branch = branch[key]
+
+
+def _spelled(path: tuple[str, ...], config: DictConfig) -> tuple[str, ...]:
+    """The path with the name of a callback as it stands in the recipe: ``EarlyStopping`` is ``early_stopping``."""
+    if len(path) < 2 or path[0] not in NAMED:
+        return path
+    branch = config.get(path[0])
+    known = {fold(str(name)): str(name) for name in branch} if isinstance(branch, DictConfig) else {}
+    return (path[0], known.get(fold(path[1]), path[1]), *path[2:])

@@ -1,0 +1,234 @@
+"""The sections of a recipe, checked: what is left to do is to build."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cadenza.clock import Duration
+from cadenza.recipes.annotations import Mismatch, converted
+from cadenza.recipes.blueprints import Blueprint
+from cadenza.recipes.checking import Checker
+from cadenza.recipes.errors import did_you_mean
+from cadenza.recipes.normal import TARGET
+from cadenza.recipes.origins import Origins
+from cadenza.recipes.places import FIT, NAMED, REACHES, SECTIONS, STAGES
+
+Datasets = Blueprint | dict[str, Blueprint]
+_LOADER = "data_loader"
+
+
+@dataclass
+class Plan:
+    """Everything that a recipe says, as blueprints and plain values."""
+
+    model: Blueprint
+    loss: Blueprint | None = None
+    optimizers: dict[str, tuple[Blueprint, Any]] = field(default_factory=dict)
+    schedulers: dict[str, tuple[Blueprint, str | None]] = field(default_factory=dict)
+    data: dict[str, Datasets] = field(default_factory=dict)
+    loaders: dict[str, Blueprint] = field(default_factory=dict)
+    callbacks: dict[str, Blueprint] = field(default_factory=dict)
+    trackers: dict[str, Blueprint] = field(default_factory=dict)
+    experiment: dict[str, Any] | None = None
+    fit: dict[str, Any] = field(default_factory=dict)
+    trainer: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    threads: int | None = None
+
+
+class Reader:
+    """Reads a composed tree into a plan; refuses the first thing that is wrong."""
+
+    def __init__(self, tree: dict[str, Any], origins: Origins, allowed: Sequence[str] = ()) -> None:
+        self.tree, self.check = tree, Checker(origins, allowed)
+
+    def plan(self) -> Plan:
+        for key, value in self.tree.items():
+            if key not in SECTIONS and key != "defaults":
+                self.check.refuse((key,), f"a recipe has no such key{did_you_mean(key, SECTIONS)}", value)
+        self._plain_sections()
+        if self.tree.get("model") is None:
+            self.check.refuse((), "the recipe has no model; write model: {_target_: name, ...}")
+        optimizers = self._optimizers()
+        return Plan(
+            model=self.check.object(self.tree["model"], "model", ("model",)),
+            loss=self._optional("loss"),
+            optimizers=optimizers,
+            schedulers=self._schedulers(optimizers),
+            data=self._data(),
+            loaders=self._loaders(),
+            callbacks=self._named("callbacks"),
+            trackers=self._named("trackers"),
+            experiment=self._experiment(),
+            fit=self._fit(),
+            trainer={name: self.tree[name] for name in ("device", "strategy", "execution") if self.tree.get(name)},
+            seed=self._whole("seed", 0, 2**32 - 1),
+            threads=self._whole("threads", 1),
+        )
+
+    # Plain values ---------------------------------------------------------------------------------------------------
+
+    def _plain_sections(self) -> None:
+        for name in ("about", "device", "strategy", "execution"):
+            if self.tree.get(name) is not None:
+                self._value((name,), str)
+        if self.tree.get("imports") is not None:
+            self._value(("imports",), list[str])
+        reaches = self._mapping("reaches", REACHES)
+        if reaches:
+            self._value(("reaches", "metric"), str)
+            for bound in REACHES[1:]:
+                self._value(("reaches", bound), float | None)
+
+    def _at(self, path: Sequence[str]) -> Any:
+        branch: Any = self.tree
+        for key in path:
+            branch = branch.get(key) if isinstance(branch, dict) else None
+        return branch
+
+    def _value(self, path: tuple[str, ...], hint: Any) -> Any:
+        value = self._at(path)
+        try:
+            return converted(value, hint)
+        except Mismatch as error:
+            self.check.refuse(path, str(error), value)
+
+    def _mapping(self, key: str, known: Sequence[str]) -> dict[str, Any]:
+        value = self.tree.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self.check.refuse((key,), f"{value!r} is not a mapping of {', '.join(known)}", value)
+        for name, inner in value.items():
+            if name not in known:
+                self.check.refuse((key, name), f"{key} has no {name!r}{did_you_mean(str(name), known)}", inner)
+        return value
+
+    def _whole(self, key: str, least: int, most: int | None = None) -> int | None:
+        value: int | None = self._value((key,), int | None)
+        if value is not None and (value < least or (most is not None and value > most)):
+            until = f" to {most}" if most is not None else " on"
+            self.check.refuse((key,), f"{value} is not a whole number from {least}{until}, or null", value)
+        return value
+
+    def _fit(self) -> dict[str, Any]:
+        given = self._mapping("fit", FIT)
+        found: dict[str, Any] = {}
+        for name in ("epochs", "steps"):
+            value = self._value(("fit", name), int | None)
+            if value is not None and value < 1:
+                self.check.refuse(("fit", name), f"{value} is not a whole number of at least 1", value)
+            found |= {name: value} if value is not None else {}
+        if not found:
+            self.check.refuse(("fit",), "say how far to train: fit: {epochs: 10} or fit: {steps: 1000}")
+        if given.get("validate_every") is not None:
+            try:
+                found["validate_every"] = str(Duration.interval(self._value(("fit", "validate_every"), str)))
+            except ValueError as error:
+                self.check.refuse(("fit", "validate_every"), str(error), given["validate_every"])
+        return found
+
+    # Objects --------------------------------------------------------------------------------------------------------
+
+    def _optional(self, key: str) -> Blueprint | None:
+        value = self.tree.get(key)
+        return None if value is None or value is False else self.check.object(value, key, (key,))
+
+    def _several(self, path: tuple[str, ...]) -> dict[str, Any]:
+        """The objects at ``path`` by name; a single one has none."""
+        value = self._at(path)
+        if value is None or value is False:
+            return {}
+        if isinstance(value, dict) and TARGET not in value and value and all(_is_object(one) for one in value.values()):
+            return {str(name): one for name, one in value.items()}
+        if isinstance(value, list):
+            return {str(index): one for index, one in enumerate(value)}
+        return {"": value}
+
+    def _optimizers(self) -> dict[str, tuple[Blueprint, Any]]:
+        found: dict[str, tuple[Blueprint, Any]] = {}
+        for name, node in self._several(("optimizer",)).items():
+            path = ("optimizer", name) if name else ("optimizer",)
+            params = None
+            if isinstance(node, dict) and "params" in node:
+                params = node["params"]
+                node = {key: value for key, value in node.items() if key != "params"}
+                try:
+                    params = converted(params, str | list[str])
+                except Mismatch as error:
+                    self.check.refuse((*path, "params"), f"{error}: the names of parts of the model", params)
+            found[name] = (self.check.object(node, "optimizer", path, filled=1), params)
+        if not found:
+            self.check.refuse((), "the recipe has no optimizer; write optimizer: {_target_: adamw, lr: 0.001}")
+        return found
+
+    def _schedulers(self, optimizers: dict[str, Any]) -> dict[str, tuple[Blueprint, str | None]]:
+        found: dict[str, tuple[Blueprint, str | None]] = {}
+        for name, node in self._several(("scheduler",)).items():
+            path = ("scheduler", name) if name else ("scheduler",)
+            whose = name if name in optimizers else None
+            if isinstance(node, dict) and "optimizer" in node:
+                whose = node["optimizer"]
+                if whose not in optimizers:
+                    known = [one for one in optimizers if one]
+                    self.check.refuse((*path, "optimizer"), f"no optimizer {whose!r}{did_you_mean(str(whose), known)}")
+                node = {key: value for key, value in node.items() if key != "optimizer"}
+            if whose is None and len(optimizers) > 1:
+                self.check.refuse(path, f"which optimizer? write optimizer: one of {', '.join(optimizers)}")
+            found[name] = (self.check.object(node, "scheduler", path, filled=1), whose)
+        return found
+
+    def _data(self) -> dict[str, Datasets]:
+        given = self._mapping("data", STAGES)
+        if given.get("train") is None:
+            self.check.refuse(("data",), "there is no data to train on; write data: {train: {_target_: name, ...}}")
+        found: dict[str, Datasets] = {}
+        for stage in STAGES:
+            several = self._several(("data", stage)) if stage != "train" else {"": given.get(stage)}
+            parts = {
+                name: self.check.object(node, "dataset", ("data", stage, name) if name else ("data", stage))
+                for name, node in several.items()
+            }
+            if parts:
+                found[stage] = parts.get("", parts)
+        return found
+
+    def _loaders(self) -> dict[str, Blueprint]:
+        given = self._mapping("loaders", STAGES)
+        found = {}
+        for stage in STAGES:
+            node = given.get(stage)
+            node = {} if node is None else node
+            found[stage] = self.check.object(node, "loader", ("loaders", stage), filled=1, default=_LOADER)
+        return found
+
+    def _named(self, key: str) -> dict[str, Blueprint]:
+        value = self.tree.get(key)
+        if value is None or value is False:
+            return {}
+        if not isinstance(value, dict):
+            self.check.refuse((key,), f"{value!r} is not a mapping of names to arguments, and no list of names", value)
+        found = {}
+        for name, node in value.items():
+            if node is False:
+                continue
+            if not isinstance(node, dict):
+                self.check.refuse((key, name), f"{node!r} is not a mapping of arguments; false takes it out", node)
+            found[str(name)] = self.check.object(node, NAMED[key], (key, name), default=str(name))
+        return found
+
+    def _experiment(self) -> dict[str, Any] | None:
+        value = self.tree.get("experiment")
+        if value is False:
+            return None
+        if value is not None and not isinstance(value, dict):
+            self.check.refuse(
+                ("experiment",), f"{value!r} is neither false nor a mapping of project, name, root", value
+            )
+        return dict(value or {})
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, dict) and TARGET in value)
