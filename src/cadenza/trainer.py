@@ -77,10 +77,10 @@ class Trainer:
             schedulers=_listed(scheduler, object, "scheduler", "a scheduler with step()"),
             device=choose_device(device),
             experiment=experiment,
-            seed=seed,
+            seed=_seed_of(seed, experiment),
         )
         self._taken = {"lr": "the trainer's scheduler"} if self._training.schedulers else {}
-        self._callbacks = _checked(callbacks, self._taken)
+        self._callbacks = _checked(_with_first(experiment, callbacks), self._taken)
         self._last_run: weakref.ref[Run] | None = None
 
     # Callbacks ------------------------------------------------------------------------------------------------------
@@ -251,6 +251,22 @@ def choose_device(device: str | torch.device) -> torch.device:
         return torch.device(device)
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return torch.device("cpu") if accelerator is None else accelerator
+
+
+def _seed_of(seed: int | None, experiment: Any) -> int | None:
+    """The seed that the trainer or its experiment says; if both do, it must be the same."""
+    said = getattr(experiment, "seed", None)
+    if None not in (seed, said) and seed != said:
+        raise ValueError(f"seed={seed} and the experiment's seed={said} differ; leave one of them out")
+    return said if seed is None else seed
+
+
+def _with_first(experiment: Any, callbacks: Any) -> Any:
+    """The callbacks with the experiment in front of them, if it is one itself and not among them."""
+    known = isinstance(callbacks, list | tuple) and any(callback is experiment for callback in callbacks)
+    if not isinstance(experiment, Callback) or known or not isinstance(callbacks, list | tuple):
+        return callbacks
+    return [experiment, *callbacks]
 
 
 def _listed(value: Any, kind: type, name: str, wanted: str) -> list[Any]:

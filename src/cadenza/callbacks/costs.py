@@ -211,7 +211,8 @@ class Costs:
     # As a trace -----------------------------------------------------------------------------------------------------
 
     def trace(self, process: int = 0) -> bytes:
-        """The last slices in the form that chrome://tracing and ui.perfetto.dev open; ``process`` is the rank."""
+        """The last slices in the form that chrome://tracing and ui.perfetto.dev open, beside the rows, which they pass
+        over; ``process`` is the rank."""
         base = min((begin for _, _, begin, _ in self._slices), default=0)
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": process, "args": {"name": f"cadenza, rank {process}"}}
@@ -228,7 +229,7 @@ class Costs:
             }
             for who, point, begin, took in sorted(self._slices, key=lambda one: (one[2], -one[3]))
         ]
-        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode()
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "rows": self.rows()}).encode()
 
 
 def _row(stage: str | None, who: str, point: str, cost: Cost, batches: int | None, whole: int | None) -> dict[str, Any]:

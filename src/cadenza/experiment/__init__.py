@@ -1,0 +1,28 @@
+"""The folder of a run, the trackers that follow it, and the report that shows it."""
+
+from cadenza.experiment.creation import FolderError
+from cadenza.experiment.experiment import Experiment
+from cadenza.experiment.locking import FolderLocked
+from cadenza.experiment.masking import masked, masked_command, masked_text
+from cadenza.experiment.records import Record, find_run, read_run
+from cadenza.experiment.report import write_report
+from cadenza.experiment.runs import Comparison, compare_runs, list_runs
+from cadenza.experiment.seeding import deterministic, seed_everything
+
+__all__ = [
+    "Comparison",
+    "Experiment",
+    "FolderError",
+    "FolderLocked",
+    "Record",
+    "compare_runs",
+    "deterministic",
+    "find_run",
+    "list_runs",
+    "masked",
+    "masked_command",
+    "masked_text",
+    "read_run",
+    "seed_everything",
+    "write_report",
+]

@@ -1,0 +1,157 @@
+"""The files that grow while a run goes on: rows, happenings, log and status."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from cadenza.callbacks.tables import text_line
+from cadenza.experiment.happenings import Happenings
+from cadenza.experiment.lines import CannotWrite, LinesFile
+from cadenza.experiment.log_file import LogFile
+from cadenza.experiment.masking import masked_text
+from cadenza.experiment.status import now, state_of, write_status
+from cadenza.history import Row, read
+
+if TYPE_CHECKING:
+    from cadenza.decisions import Best
+    from cadenza.run import Run
+
+AT_MOST = 100
+"""So many rows of iterations wait to be read from the device and written together,"""
+SECONDS = 5.0
+"""and not longer than this, whichever comes first."""
+
+
+class Journal:
+    """Written by the main process alone, while it holds the lock of the folder."""
+
+    def __init__(self, folder: Path, metrics: Path, log: Path) -> None:
+        self.folder = folder
+        self.metrics = LinesFile(metrics)
+        self.happened = Happenings(folder / "events.jsonl")
+        self.log = LogFile(log, self._hear)
+        self.begun = now()
+        self._waiting: list[tuple[Row, float]] = []
+        self._flushed = monotonic()
+        self._first = True
+        self._best: Best | None = None
+
+    def _hear(self, kind: str, says: str) -> None:
+        try:
+            self.happened.warning(kind, says)
+        except CannotWrite:
+            pass  # the rows, which matter, will say it
+
+    # Rows -----------------------------------------------------------------------------------------------------------
+
+    def take(self, run: Run, row: Row) -> None:
+        """Keeps a row until the next write: at once for that of an epoch."""
+        self._waiting.append((row, run.clock.seconds))
+        due = len(self._waiting) >= AT_MOST or monotonic() - self._flushed > SECONDS
+        if row.kind == "epoch" or due:
+            self.flush(run)
+
+    def flush(self, run: Run | None) -> None:
+        """Reads what waits from the device, all at once, and writes it."""
+        waiting, self._waiting, self._flushed = self._waiting, [], monotonic()
+        if not waiting:
+            return
+        if self._first and run is not None:
+            self._first = False
+            self._begin_anew(run, len(waiting))
+        values = iter(read(value for row, _ in waiting for value in row.raw().values()))  # the one wait for all
+        rows = []
+        for row, seconds in waiting:
+            numbers = {name: next(values) for name in row.raw()}
+            rows.append({"kind": row.kind, **row.at, "clock_seconds": round(seconds, 3), **numbers})
+        self.metrics.append(rows)
+        for written in rows:
+            self.happened.look_at(written)
+            if written["kind"] == "epoch":
+                self.log.write(text_line({name: value for name, value in written.items() if name != "kind"}))
+
+    def _begin_anew(self, run: Run, waiting: int) -> None:
+        """A training from the beginning in a folder with the rows of another: those get another name."""
+        if run.mode == "fit" and self.metrics.count and len(run.history.rows) <= waiting:
+            kept = self.metrics.set_aside()
+            self.happened.add(
+                "anew", f"training began anew; the rows of the one before are in {kept and kept.name}", run
+            )
+
+    @property
+    def rows(self) -> int:
+        """How many rows were given to the journal, written or not."""
+        return self.metrics.count + len(self._waiting)
+
+    def resume(self, run: Run, rows: int) -> None:
+        """Brings the rows to where the checkpoint was made; those past it are cut."""
+        self._waiting, self._first = [], False
+        cut = self.metrics.count - rows
+        if cut >= 0:
+            self.metrics.cut(rows)
+        else:  # the checkpoint is of another folder: its rows are in the history
+            self.metrics.rewrite(run.history.to_rows())
+        said = f"resumed at step {run.clock.steps} in epoch {run.epoch}" + (f"; {cut} rows were cut" if cut > 0 else "")
+        self.happened.add("resume", said, run, cut=max(cut, 0))
+        self.log.write(said)
+
+    def end_epoch(self, run: Run) -> None:
+        """What is known after an epoch: its rows, its skips, and whether it was the best so far."""
+        self.flush(run)
+        self.happened.write_skips(run)
+        self._look_for_best(run)
+        self.write_status(run, "running")
+
+    def _look_for_best(self, run: Run) -> None:
+        """Looks instead of playing ``after_best``: to play it means to demand that one metric is watched."""
+        best = run.best
+        if best is not None and best != self._best:
+            self._best = best
+            self.happened.add("best", f"{best.name} is {best.value:.6g}", run, value=best.value)
+
+    # Status ---------------------------------------------------------------------------------------------------------
+
+    def write_status(self, run: Run, state: str, **more: Any) -> None:
+        best = run.best
+        write_status(
+            self.folder,
+            state,
+            mode=run.mode,
+            begun=self.begun,
+            epochs=run.clock.epochs,
+            steps=run.clock.steps,
+            seconds=round(run.clock.seconds, 3),
+            num_epochs=run.num_epochs,
+            num_steps=run.num_steps,
+            metrics={name: _plain(value) for name, value in run.metrics.items()},
+            best=None if best is None else {**vars(best), "value": _plain(best.value)},
+            **more,
+        )
+
+    def end(self, run: Run, error: BaseException | None) -> None:
+        """Writes how the run ended. After an error nothing that fails here hides it."""
+        state = state_of(error)
+        says = None if error is None else masked_text(f"{type(error).__name__}: {error}")
+        try:
+            self.flush(run)
+            self.happened.write_skips(run)
+            self._look_for_best(run)
+            reason = f": {run.stop_reason}" if run.stop_reason else ""
+            if error is None:
+                self.happened.add("end", f"{run.mode} finished{reason}", run)
+            else:
+                self.happened.add(state, says or state, run)
+            self.log.write(f"{state}{reason}" if says is None else f"{state}: {says}")
+            self.write_status(run, state, error=says, stop_reason=run.stop_reason)
+        except Exception as late:
+            if error is None:
+                raise
+            warnings.warn(f"the end of the run could not be written to {self.folder}: {late}", stacklevel=2)
+
+
+def _plain(value: float) -> float | str:
+    """JSON has no NaN and no infinities."""
+    return value if value - value == 0 else str(value)

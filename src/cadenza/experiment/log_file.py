@@ -1,0 +1,57 @@
+"""The log of a run: what Cadenza says, what was warned of, and a line for each epoch."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cadenza.experiment.masking import masked_text
+
+
+class LogFile(logging.Handler):
+    """Appends lines to a file. A line that cannot be written is lost, and ends nothing."""
+
+    def __init__(self, path: Path, heard: Callable[[str, str], None]) -> None:
+        super().__init__(logging.INFO)
+        self.path, self.heard = path, heard
+
+    def write(self, text: str) -> None:
+        """Adds ``text`` with the time in front."""
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+        with contextlib.suppress(OSError), self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{stamp} {masked_text(text)}\n")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            said = record.getMessage()
+        except Exception:
+            self.handleError(record)
+            return
+        self.write(f"{record.levelname.lower()}: {said}")
+        if record.levelno >= logging.WARNING:
+            self.heard("warning", said)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Inside, records of the ``cadenza`` loggers and warnings are written too; both also go where they went."""
+        logger = logging.getLogger("cadenza")
+        shown = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            self.write(f"warning: {category.__name__}: {message}")
+            self.heard("warning", str(message))
+            shown(message, category, *where, **more)
+
+        logger.addHandler(self)
+        warnings.showwarning = show
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+            if warnings.showwarning is show:  # unless somebody else has put theirs in its place
+                warnings.showwarning = shown

@@ -1,0 +1,115 @@
+"""What a run shows besides numbers: images, figures, histograms, texts and files."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cadenza.callbacks.folders import write_whole
+from cadenza.experiment.lines import LinesFile
+from cadenza.experiment.png import png_bytes
+
+KINDS = ("image", "figure", "histogram", "text", "artifact")
+_BINS = 64
+
+
+@dataclass(frozen=True)
+class Medium:
+    """One thing that was shown: of a histogram its bins, of a text the text, of everything else the file."""
+
+    kind: str
+    name: str
+    step: int
+    value: Any
+
+    def as_dict(self) -> dict[str, Any]:
+        value = str(self.value) if isinstance(self.value, Path) else self.value
+        return {"kind": self.kind, "name": self.name, "step": self.step, "value": value}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Medium:
+        value = Path(saved["value"]) if saved["kind"] in ("image", "figure", "artifact") else saved["value"]
+        return cls(saved["kind"], saved["name"], int(saved["step"]), value)
+
+
+class Media:
+    """Keeps what is shown in the folder of a run, and hands it to everybody who reads along."""
+
+    def __init__(self, folder: Path, plots: Path) -> None:
+        self.folder, self.plots = folder, plots
+        self.readers: list[deque[Medium]] = []
+        self._file: LinesFile | None = None
+
+    def reader(self) -> deque[Medium]:
+        """A queue into which everything is put that is shown from now on."""
+        queue: deque[Medium] = deque()
+        self.readers.append(queue)
+        return queue
+
+    def show(self, medium: Medium) -> None:
+        if self._file is None:
+            self._file = LinesFile(self.folder / "media.jsonl")
+        self._file.append([medium.as_dict()])
+        for queue in self.readers:
+            queue.append(medium)
+
+    def image(self, name: str, image: Tensor, step: int) -> Medium:
+        path = self.plots / f"{file_name(name)}-{step:06d}.png"
+        write_whole(path, png_bytes(image))
+        return Medium("image", name, step, path)
+
+    def figure(self, name: str, figure: Any, step: int) -> Medium:
+        """``figure`` is a matplotlib figure, or anything else with ``savefig``."""
+        if not hasattr(figure, "savefig"):
+            raise TypeError(f"{name!r}: a figure has savefig(), as those of matplotlib have; {figure!r} has not")
+        path = self.plots / f"{file_name(name)}-{step:06d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+        return Medium("figure", name, step, path)
+
+    def artifact(self, name: str, file: Path, step: int) -> Medium:
+        """A copy of ``file`` in the folder, unless it is there already."""
+        if not file.is_file():
+            raise FileNotFoundError(f"{name!r}: there is no file {file}")
+        if not file.resolve().is_relative_to(self.folder.resolve()):
+            target = self.folder / "artifacts" / file.name
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, target)
+            file = target
+        return Medium("artifact", name, step, file)
+
+
+def file_name(name: str) -> str:
+    """A name of something as a name of a file.
+
+    >>> file_name("val/worst images")
+    'val-worst_images'
+    """
+    return re.sub(r"[^\w.-]+", "_", name.replace("/", "-")).strip("._") or "unnamed"
+
+
+def bins(values: Any) -> dict[str, Any]:
+    """A histogram: ``counts`` between ``edges``, the number of values, their sum and that of their squares.
+
+    >>> bins(torch.tensor([0.0, 1.0, 1.0]))["counts"][0], bins([0.0, 1.0, 1.0])["counts"][-1]
+    (1, 2)
+    """
+    flat = torch.as_tensor(values).detach().flatten().to("cpu", torch.float64)  # a histogram is asked for: it waits
+    flat = flat[torch.isfinite(flat)]
+    if not flat.numel():
+        return {"edges": [0.0, 1.0], "counts": [0], "count": 0, "sum": 0.0, "squares": 0.0}
+    low, high = flat.min().item(), flat.max().item()
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    counts = torch.histc(flat, _BINS, low, high).long().tolist()
+    edges = torch.linspace(low, high, _BINS + 1, dtype=torch.float64).tolist()
+    found = {"edges": edges, "counts": counts, "count": flat.numel()}
+    return {**found, "sum": flat.sum().item(), "squares": flat.square().sum().item()}

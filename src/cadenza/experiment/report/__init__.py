@@ -1,0 +1,5 @@
+"""The report of one run or several, as one file."""
+
+from cadenza.experiment.report.page import write_report
+
+__all__ = ["write_report"]

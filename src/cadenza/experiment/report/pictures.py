@@ -1,0 +1,69 @@
+"""Images in the page itself, as many as there is room for."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+from cadenza.experiment.records import Record
+from cadenza.experiment.report.markup import text
+
+ROOM = 1_500_000
+"""So many bytes of images a page holds; encoded they are a third more."""
+_TYPES = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
+_NUMBER = re.compile(r"[-_]?\d+$")
+
+
+def gallery(record: Record, room: int = ROOM) -> str:
+    """The pictures in ``plots``. Of a series such as ``predictions-val-003`` the last one comes first."""
+    series: dict[str, list[Path]] = {}
+    for path in record.pictures:
+        series.setdefault(_NUMBER.sub("", path.stem), []).append(path)
+    shown, left_out = [], []
+    depth = max((len(paths) for paths in series.values()), default=0)
+    ordered = [paths[-1 - back] for back in range(depth) for paths in series.values() if back < len(paths)]
+    for path in ordered:
+        size = path.stat().st_size
+        if size <= room:
+            room -= size
+            shown.append(_picture(path))
+        else:
+            left_out.append(path.name)
+    if left_out:
+        more = ", ".join(sorted(left_out)[:20]) + (" …" if len(left_out) > 20 else "")
+        shown.append(
+            f'<p class="note">No room for {len(left_out)} more in {text(str(record.folder))}/plots: {text(more)}</p>'
+        )
+    return f'<div class="gallery">{"".join(shown)}</div>' if shown else ""
+
+
+def _picture(path: Path) -> str:
+    packed = base64.b64encode(path.read_bytes()).decode("ascii")
+    name = text(path.stem)
+    source = f"data:{_TYPES[path.suffix]};base64,{packed}"
+    return f'<figure><img src="{source}" alt="{name}" loading="lazy"><figcaption>{name}</figcaption></figure>'
+
+
+def histograms(media: list[dict[str, Any]]) -> str:
+    """The last histogram of each name as bars."""
+    last = {one["name"]: one for one in media if one.get("kind") == "histogram"}
+    return "".join(_histogram(name, one) for name, one in last.items())
+
+
+def _histogram(name: str, one: dict[str, Any]) -> str:
+    edges, counts = one["value"]["edges"], one["value"]["counts"]
+    highest = max(max(counts), 1)
+    wide = 100 / len(counts)
+    heights = [40 * count / highest for count in counts]
+    bars = "".join(
+        f'<rect x="{index * wide:.2f}" y="{40 - high:.2f}" width="{wide:.2f}" height="{high:.2f}"/>'
+        for index, high in enumerate(heights)
+        if high
+    )
+    says = f"{name}, step {one['step']}: {edges[0]:.4g} to {edges[-1]:.4g}"
+    return (
+        f'<figure class="bars"><svg viewBox="0 0 100 40" preserveAspectRatio="none" role="img">{bars}</svg>'
+        f"<figcaption>{text(says)}</figcaption></figure>"
+    )

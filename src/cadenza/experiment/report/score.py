@@ -1,0 +1,56 @@
+"""The score of a run as a picture: spans in spans, from top to bottom as they are played, and who plays where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cadenza.experiment.report.markup import text
+from cadenza.points import EVENTS, POINTS, SPAN, STAGES, Kind
+
+_SHARED = ("fetch", "iter")
+
+
+def score_picture(score: Mapping[str, Any] | None, experiment: str = "") -> str:
+    """The picture for what ``explain`` said when the run began; nothing if that was not kept. The experiment, which
+    plays under its own name, is called so."""
+    if not score or not score.get("rows"):
+        return ""
+    players = {
+        str(point): ", ".join("Experiment" if name == experiment else name for name in str(who).split(", "))
+        for point, who in score["rows"]
+        if who
+    }
+    events = "".join(_point(point, players) for point in EVENTS if point in players)
+    heard = f'<div class="span events"><b>whenever it happens</b>{events}</div>' if events else ""
+    return f'<div class="score">{_span("run", players, None)}{heard}</div>'
+
+
+def _span(name: str, players: Mapping[str, str], stage: str | None) -> str:
+    """A box for a span; those in which only the main callback would play are left out, except in training."""
+    span = SPAN[name]
+    own = next((one for one in STAGES if name == f"{one}_epoch"), stage)
+    before = "".join(_point(f"{kind}_{name}", players) for kind in ("before", "around"))
+    behaviours = [point for point in POINTS.values() if point.kind is Kind.BEHAVIOUR and point.span == name]
+    inside = "".join(_point(point.name, players, behaves=True) for point in behaviours if _mine(point.name, own))
+    for inner in span.inside:
+        if (inner in _SHARED and own != "train") or (inner.endswith("_iter") and inner != f"{own}_iter"):
+            continue
+        inside += _span(inner, players, own)
+    after = _point(f"after_{name}", players)
+    if not (before or inside or after):
+        return ""
+    return f'<div class="span {"action" if span.action else ""}"><b>{text(name)}</b>{before}{inside}{after}</div>'
+
+
+def _mine(behaviour: str, stage: str | None) -> bool:
+    """Whether a behaviour belongs to ``stage``: ``on_val_forward`` does not to training."""
+    named = next((one for one in STAGES if behaviour.startswith(f"on_{one}_")), stage)
+    return named == stage
+
+
+def _point(point: str, players: Mapping[str, str], *, behaves: bool = False) -> str:
+    if point not in players:
+        return ""
+    chips = "".join(f"<i>{text(who)}</i>" for who in players[point].split(", "))
+    return f'<div class="point{" behaves" if behaves else ""}"><code>{text(point)}</code>{chips}</div>'

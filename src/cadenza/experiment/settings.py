@@ -1,0 +1,76 @@
+"""What a run was set to, as far as the run itself shows it: for those who compare runs without a recipe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from cadenza.callback import MainCallback
+from cadenza.explain import explain
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """Model, optimizers, criterion, schedulers, data and callbacks, as nested dicts of plain values."""
+    found: dict[str, Any] = {"model": _model(run), "device": str(run.device), "world_size": run.world_size}
+    if run.criterion is not None:
+        found["criterion"] = _kind(run.criterion)
+    if run.optimizers:
+        many = [_optimizer(optimizer) for optimizer in run.optimizers]
+        found["optimizer"] = many[0] if len(many) == 1 else dict(enumerate(many))
+    if run.schedulers:
+        found["scheduler"] = ", ".join(_kind(scheduler) for scheduler in run.schedulers)
+    found.update({name: value for name, value in _length(run).items() if value is not None})
+    found["callbacks"] = {
+        callback.name: callback.explain() or "yes"
+        for callback in run.callbacks
+        if type(callback) is not MainCallback and callback is not run.experiment
+    }
+    return found
+
+
+def _kind(thing: Any) -> str:
+    cls = thing if isinstance(thing, type) else type(thing)
+    return getattr(thing, "__name__", cls.__name__)
+
+
+def _model(run: Run) -> dict[str, Any]:
+    parameters = list(run.module.parameters())
+    return {
+        "class": type(run.module).__name__,
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "trained": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+    }
+
+
+def _optimizer(optimizer: Any) -> dict[str, Any]:
+    """Its class, and the options of its first group as they are at the beginning."""
+    group = optimizer.param_groups[0]
+    plain = {name: value for name, value in group.items() if isinstance(value, int | float | str | bool | tuple)}
+    if isinstance(rate := group.get("lr"), Tensor):
+        plain["lr"] = rate.item()  # once, before the training begins
+    groups = {"groups": len(optimizer.param_groups)} if len(optimizer.param_groups) > 1 else {}
+    return {"class": type(optimizer).__name__, **plain, **groups}
+
+
+def _length(run: Run) -> dict[str, Any]:
+    loader = run.train_loader
+    try:
+        batches: int | None = len(loader)
+    except TypeError:
+        batches = None
+    return {
+        "epochs": run.num_epochs,
+        "steps": run.num_steps,
+        "batch_size": getattr(loader, "batch_size", None),
+        "batches": batches,
+    }
+
+
+def score_of(run: Run) -> dict[str, Any]:
+    """The score of this run: its text, and for each point who plays there."""
+    score = explain(run._plan)
+    return {"text": str(score), "rows": [[point, who] for point, who, _ in score.rows]}
