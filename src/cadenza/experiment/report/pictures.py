@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.experiment.records import Record
-from cadenza.experiment.report.markup import text
+from cadenza.experiment.report.markup import folded, text
 
 ROOM = 1_500_000
 """So many bytes of images a page holds; encoded they are a third more."""
@@ -21,22 +21,29 @@ def gallery(record: Record, room: int = ROOM) -> str:
     series: dict[str, list[Path]] = {}
     for path in record.pictures:
         series.setdefault(_NUMBER.sub("", path.stem), []).append(path)
-    shown, left_out = [], []
+    latest, earlier, left_out = [], [], []
     depth = max((len(paths) for paths in series.values()), default=0)
-    ordered = [paths[-1 - back] for back in range(depth) for paths in series.values() if back < len(paths)]
-    for path in ordered:
-        size = path.stat().st_size
-        if size <= room:
-            room -= size
-            shown.append(_picture(path))
-        else:
-            left_out.append(path.name)
-    if left_out:
-        more = ", ".join(sorted(left_out)[:20]) + (" …" if len(left_out) > 20 else "")
-        shown.append(
-            f'<p class="note">No room for {len(left_out)} more in {text(str(record.folder))}/plots: {text(more)}</p>'
-        )
-    return f'<div class="gallery">{"".join(shown)}</div>' if shown else ""
+    for back in range(depth):
+        for path in (paths[-1 - back] for paths in series.values() if back < len(paths)):
+            size = path.stat().st_size
+            if size <= room:
+                room -= size
+                (earlier if back else latest).append(_picture(path))
+            else:
+                left_out.append(path.name)
+    return _grid(latest) + folded(f"{len(earlier)} earlier ones", _grid(earlier)) + _note(record, left_out)
+
+
+def _grid(pictures: list[str]) -> str:
+    return f'<div class="gallery">{"".join(pictures)}</div>' if pictures else ""
+
+
+def _note(record: Record, left_out: list[str]) -> str:
+    if not left_out:
+        return ""
+    more = ", ".join(sorted(left_out)[:20]) + (" …" if len(left_out) > 20 else "")
+    where = text(f"{record.folder}/plots: {more}")
+    return f'<p class="note">There is no room here for {len(left_out)} more in {where}</p>'
 
 
 def _picture(path: Path) -> str:

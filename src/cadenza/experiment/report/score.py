@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from cadenza.experiment.report.markup import text
-from cadenza.points import EVENTS, POINTS, SPAN, STAGES, Kind
+from cadenza.points import EVENTS, MODES, POINTS, SPAN, STAGES, Kind
 
 _SHARED = ("fetch", "iter")
 
 
-def score_picture(score: Mapping[str, Any] | None, experiment: str = "") -> str:
+def score_picture(score: Mapping[str, Any] | None, experiment: str = "", mode: str = "fit") -> str:
     """The picture for what ``explain`` said when the run began; nothing if that was not kept. The experiment, which
     plays under its own name, is called so."""
     if not score or not score.get("rows"):
@@ -23,24 +23,34 @@ def score_picture(score: Mapping[str, Any] | None, experiment: str = "") -> str:
     }
     events = "".join(_point(point, players) for point in EVENTS if point in players)
     heard = f'<div class="span events"><b>whenever it happens</b>{events}</div>' if events else ""
-    return f'<div class="score">{_span("run", players, None)}{heard}</div>'
+    return f'<div class="score">{_span("run", players, None, MODES.get(mode, ()))}{heard}</div>'
 
 
-def _span(name: str, players: Mapping[str, str], stage: str | None) -> str:
-    """A box for a span; those in which only the main callback would play are left out, except in training."""
+def _span(name: str, players: Mapping[str, str], stage: str | None, stages: tuple[str, ...]) -> str:
+    """A box for a span, if anybody plays in it; what all stages share is shown in the first of ``stages``."""
     span = SPAN[name]
     own = next((one for one in STAGES if name == f"{one}_epoch"), stage)
     before = "".join(_point(f"{kind}_{name}", players) for kind in ("before", "around"))
     behaviours = [point for point in POINTS.values() if point.kind is Kind.BEHAVIOUR and point.span == name]
     inside = "".join(_point(point.name, players, behaves=True) for point in behaviours if _mine(point.name, own))
     for inner in span.inside:
-        if (inner in _SHARED and own != "train") or (inner.endswith("_iter") and inner != f"{own}_iter"):
-            continue
-        inside += _span(inner, players, own)
+        if _belongs(inner, name, own, stages):
+            inside += _span(inner, players, own, stages)
     after = _point(f"after_{name}", players)
     if not (before or inside or after):
         return ""
     return f'<div class="span {"action" if span.action else ""}"><b>{text(name)}</b>{before}{inside}{after}</div>'
+
+
+def _belongs(inner: str, outer: str, stage: str | None, stages: tuple[str, ...]) -> bool:
+    """Whether a span is shown inside another: in a fit, stages lie in the epoch, and in other modes in the run."""
+    if inner in _SHARED:
+        return stage == stages[0]
+    if inner.endswith("_iter"):
+        return inner == f"{stage}_iter"
+    if outer == "run":
+        return inner == "epoch" if "train" in stages else inner == f"{stages[0]}_epoch"
+    return True
 
 
 def _mine(behaviour: str, stage: str | None) -> bool:

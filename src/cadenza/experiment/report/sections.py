@@ -173,13 +173,18 @@ def one_run(record: Record, charts: dict[str, str]) -> str:
         section("Learning rate", charts["rate"], "rate"),
         section("What happened", happened(record), "happened"),
         section("Pictures", shown_things(record), "pictures"),
-        section("The score", score_picture(record.details.get("score"), record.details["name"]), "score"),
+        section("The score", _score(record), "score"),
         section("Cost of each callback", costs(record), "costs"),
         section("Throughput", charts["speed"] or _speed(record), "speed"),
         section("Recipe" if record.details.get("recipe") else "Settings", recipe(record), "recipe"),
         section("Environment", environment(record), "environment"),
     ]
     return head(record) + "".join(parts)
+
+
+def _score(record: Record) -> str:
+    details = record.details
+    return score_picture(details.get("score"), details["name"], details.get("mode", "fit"))
 
 
 def _speed(record: Record) -> str:
