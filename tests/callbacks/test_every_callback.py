@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import cadenza.callbacks
+import cadenza.experiment
 from cadenza import Callback, CallbackError, MainCallback
 from cadenza.registration import check_callback as check_registration
 from cadenza.testing import check_callback
@@ -18,24 +19,30 @@ from cadenza.testing import check_callback
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "callbacks.md"
 
 
+PACKAGES = (cadenza.callbacks, cadenza.experiment)
+
+
 def modules() -> list[str]:
-    return [found.name for found in pkgutil.iter_modules(cadenza.callbacks.__path__)]
+    return [
+        found.name for package in PACKAGES for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
 
 
 def defined() -> dict[str, type[Callback]]:
-    """Every callback with a public name that is defined anywhere in the package."""
+    """Every callback with a public name that is defined anywhere in the packages."""
     found = {}
     for name in modules():
-        module = importlib.import_module(f"cadenza.callbacks.{name}")
+        module = importlib.import_module(name)
         for cls in vars(module).values():
             if inspect.isclass(cls) and issubclass(cls, Callback) and cls.__module__ == module.__name__:
                 found[cls.__name__] = cls
     return {name: cls for name, cls in sorted(found.items()) if not name.startswith("_")}
 
 
-READY = {name: cls for name, cls in defined().items() if name in cadenza.callbacks.__all__}
-BASES = {"Mixing"}
-"""Defined in the package for others to derive from, and not exported."""
+BASES = {"Mixing", "Tracker"}
+"""Defined for others to derive from."""
+EXPORTED = {name for package in PACKAGES for name in package.__all__}
+READY = {name: cls for name, cls in defined().items() if name in EXPORTED - BASES}
 
 
 def test_whatever_is_defined_is_exported() -> None:
@@ -45,7 +52,14 @@ def test_whatever_is_defined_is_exported() -> None:
 
 DEAR = {"ExportCheck"}
 """An export takes most of a second, and this makes a hundred; its own tests hold it under skip, stop and error."""
-CHECKED = [pytest.param(cls, marks=pytest.mark.long if name in DEAR else (), id=name) for name, cls in READY.items()]
+SERVICES = {"MLflow", "Trackio", "WandB"}
+"""Each run starts a service or a database; ``tests/experiment`` holds them under stop and error, and what they are made
+of, Tracker, is checked with CSV and TensorBoard."""
+CHECKED = [
+    pytest.param(cls, marks=pytest.mark.long if name in DEAR else (), id=name)
+    for name, cls in READY.items()
+    if name not in SERVICES
+]
 
 
 @pytest.mark.parametrize("cls", CHECKED)

@@ -6,19 +6,22 @@ import inspect
 import re
 
 import cadenza.callbacks
+import cadenza.experiment
 from cadenza.callback import Callback, Order
 from cadenza.callbacks import Schedule
+from cadenza.experiment import Tracker
 
 _HEAD = """# Ready callbacks
 
 Made from the docstrings by `make generate`; a test compares, and runs every example. Import them from
-`cadenza.callbacks`. Where an idea makes sense in a loop of your own, it is there as a plain function too.
+`cadenza.callbacks`, and those that keep the record of a run, at the end, from `cadenza.experiment`. Where an idea makes sense in a loop of your own, it is there as a plain function too.
 
 """
 
 _CHANGING, _RATES = "Changing the training", "Learning rates and batch sizes"
 _GUARDING, _MEASURING, _SHOWING = "Guarding and stopping", "Measuring", "Showing and reporting"
-_GROUPS = (_CHANGING, _RATES, _GUARDING, _MEASURING, _SHOWING)
+_KEEPING = "Keeping the record of a run"
+_GROUPS = (_CHANGING, _RATES, _GUARDING, _MEASURING, _SHOWING, _KEEPING)
 _PLACES = {
     "AllPredictionsSame": _GUARDING,
     "BatchSizeFinder": _RATES,
@@ -49,13 +52,17 @@ def callbacks_page() -> str:
 
 
 def ready_callbacks() -> list[type[Callback]]:
-    """Every callback that the package exports, by name."""
-    exported = (getattr(cadenza.callbacks, name) for name in cadenza.callbacks.__all__)
+    """Every callback that the packages export, by name; ``Tracker`` is there to derive from."""
+    packages = (cadenza.callbacks, cadenza.experiment)
+    exported = [getattr(package, name) for package in packages for name in package.__all__]
     found = [thing for thing in exported if inspect.isclass(thing) and issubclass(thing, Callback)]
+    found.remove(Tracker)
     return sorted(found, key=lambda cls: cls.__name__)
 
 
 def _group(cls: type[Callback]) -> str:
+    if cls.__module__.startswith("cadenza.experiment"):
+        return _KEEPING
     if issubclass(cls, Schedule):
         return _RATES
     by_order = _CHANGING if cls.order < Order.MEASURE else _MEASURING if cls.order < Order.REPORT else _SHOWING

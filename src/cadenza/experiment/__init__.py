@@ -2,19 +2,30 @@
 
 from cadenza.experiment.creation import FolderError
 from cadenza.experiment.experiment import Experiment
+from cadenza.experiment.lines import CannotWrite
 from cadenza.experiment.locking import FolderLocked
 from cadenza.experiment.masking import masked, masked_command, masked_text
 from cadenza.experiment.records import Record, find_run, read_run
-from cadenza.experiment.report import write_report
+from cadenza.experiment.report import Report, write_report
 from cadenza.experiment.runs import Comparison, compare_runs, list_runs
 from cadenza.experiment.seeding import deterministic, seed_everything
+from cadenza.experiment.trackers import CSV, MLflow, Opening, TensorBoard, Tracker, Trackio, WandB
 
 __all__ = [
+    "CSV",
+    "CannotWrite",
     "Comparison",
     "Experiment",
     "FolderError",
     "FolderLocked",
+    "MLflow",
+    "Opening",
     "Record",
+    "Report",
+    "TensorBoard",
+    "Tracker",
+    "Trackio",
+    "WandB",
     "compare_runs",
     "deterministic",
     "find_run",

@@ -16,7 +16,7 @@ _WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n", "~", "nan
 def yaml_text(tree: Any) -> str:
     """``tree`` as YAML: dicts, lists and plain values, in the order in which they stand.
 
-    >>> print(yaml_text({"lr": 0.1, "callbacks": {"clip": {"norm": 1.0}}, "tags": ["a", "on"], "none": []}))
+    >>> print(yaml_text({"lr": 0.1, "callbacks": {"clip": {"norm": 1.0}}, "tags": ["a", "on"], "empty": []}))
     lr: 0.1
     callbacks:
       clip:
@@ -24,7 +24,7 @@ def yaml_text(tree: Any) -> str:
     tags:
       - a
       - "on"
-    none: []
+    empty: []
     <BLANKLINE>
     """
     return "".join(line + "\n" for line in _lines(tree, "")) or "{}\n"

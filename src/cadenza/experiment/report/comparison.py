@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from cadenza.callback import infer_mode
+from cadenza.callbacks.series import family_of
 from cadenza.experiment.records import Record
+from cadenza.experiment.report.curves import section_of
 from cadenza.experiment.report.markup import folded, section, table, text
 from cadenza.experiment.report.sections import environment, happened, result
 from cadenza.experiment.runs import compare_records
@@ -53,6 +55,7 @@ def _metrics(rows: Sequence[tuple[str, list[Any]]]) -> list[list[str]]:
     lines = []
     for name, values in rows:
         finite = [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
-        best = None if len(finite) < 2 else min(finite) if infer_mode(name) == "min" else max(finite)
+        counts = len(finite) > 1 and section_of(family_of(name)) == "curves"
+        best = None if not counts else min(finite) if infer_mode(name) == "min" else max(finite)
         lines.append([text(name), *(f"<b>{text(v)}</b>" if v == best and v is not None else text(v) for v in values)])
     return lines

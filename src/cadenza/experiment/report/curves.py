@@ -44,7 +44,7 @@ def curves_of(number: int, record: Record) -> list[Curve]:
             continue
         for name, value in row.items():
             if name not in PLACES and isinstance(value, int | float):
-                inner = row["kind"] != "epoch" and name in per_epoch
+                inner = row["kind"] != "epoch" and name in per_epoch and row.get("stage") == "train"
                 label = f"{name} (batches)" if inner else name
                 found.setdefault(label, Curve(number, label)).add(step, value)
     return list(found.values())

@@ -21,7 +21,9 @@ def gallery(record: Record, room: int = ROOM) -> str:
     series: dict[str, list[Path]] = {}
     for path in record.pictures:
         series.setdefault(_NUMBER.sub("", path.stem), []).append(path)
-    latest, earlier, left_out = [], [], []
+    latest: list[str] = []
+    earlier: list[str] = []
+    left_out: list[str] = []
     depth = max((len(paths) for paths in series.values()), default=0)
     for back in range(depth):
         for path in (paths[-1 - back] for paths in series.values() if back < len(paths)):

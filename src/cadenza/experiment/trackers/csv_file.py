@@ -1,0 +1,67 @@
+"""Rows as a table in a file."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+from cadenza.callbacks.folders import checked_path
+from cadenza.callbacks.tables import Table
+from cadenza.experiment.trackers.tracker import Opening, Tracker
+
+
+class CSV(Tracker):
+    """Writes every row to a csv file, ``metrics.csv`` in the folder of the run's experiment.
+
+    There are whole lines in it at any time. A resumed run goes on in it: rows past the checkpoint are cut. A file of
+    another training that is in the way is kept under another name. ``path`` is another file; ``rows`` is "all",
+    "epoch" or "iter". Numbers are written so that they read back as the same.
+
+    >>> import cadenza, tempfile, torch
+    >>> from cadenza.experiment import Experiment
+    >>> from cadenza.testing import tiny_classifier, tiny_loader
+    >>> model, loss = tiny_classifier(), torch.nn.CrossEntropyLoss()
+    >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     experiment = Experiment("digits", "first", root)
+    ...     callbacks = [CSV(rows="epoch")]
+    ...     trainer = cadenza.Trainer(model, sgd, loss, callbacks=callbacks, experiment=experiment, device="cpu")
+    ...     history = trainer.fit(tiny_loader(), epochs=2)
+    ...     (experiment.folder / "metrics.csv").read_text().splitlines()[0]
+    'kind,epoch,step,batch,train/loss'
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, rows: str = "all") -> None:
+        super().__init__(rows=rows)
+        self.path = checked_path(path, self.name)
+        self._table: Table | None = None
+
+    def start(self, opening: Opening) -> None:
+        path = Path(self.path) if self.path is not None else opening.folder / "metrics.csv"
+        self._table = Table(path, "csv")
+        if not path.exists():
+            return
+        if opening.goes_on:
+            with path.open(encoding="utf-8", newline="") as file:
+                self._table.columns = next(csv.reader(file), [])
+        else:
+            number = 1
+            while (kept := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
+                number += 1
+            path.rename(kept)
+
+    def log(self, row: dict[str, Any]) -> None:
+        assert self._table is not None
+        self._table.append([row])
+
+    def resume(self, step: int, rows: int) -> None:
+        table = self._table
+        assert table is not None
+        if table.path.exists():
+            with table.path.open(encoding="utf-8", newline="") as file:
+                table.rewrite(list(csv.DictReader(file))[:rows])
+
+    def finish(self, state: str) -> None:
+        self._table = None

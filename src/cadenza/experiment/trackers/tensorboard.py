@@ -1,0 +1,101 @@
+"""TensorBoard."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cadenza.callbacks.folders import checked_path
+from cadenza.experiment.png import png_size
+from cadenza.experiment.trackers.needed import need
+from cadenza.experiment.trackers.tracker import Opening, Tracker, metrics_of
+
+
+class TensorBoard(Tracker):
+    """Writes event files for TensorBoard to ``tensorboard`` in the folder of the run's experiment, or to ``path``.
+
+    Metrics lie over the steps. Images, plots (PNG), histograms, texts and hyper-parameters are written too; of other
+    files the place is. A resumed run goes on in the same folder, and TensorBoard hides what is past the checkpoint.
+    Look at all runs with ``tensorboard --logdir runs``. It needs the package tensorboard.
+
+    >>> import cadenza, tempfile, torch
+    >>> from cadenza.experiment import Experiment
+    >>> from cadenza.testing import tiny_classifier, tiny_loader
+    >>> model, loss = tiny_classifier(), torch.nn.CrossEntropyLoss()
+    >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     experiment = Experiment("digits", "first", root)
+    ...     callbacks = [TensorBoard()]
+    ...     trainer = cadenza.Trainer(model, sgd, loss, callbacks=callbacks, experiment=experiment, device="cpu")
+    ...     history = trainer.fit(tiny_loader(), epochs=2)
+    ...     [file.name.split(".")[0] for file in experiment.tensorboard.iterdir()]
+    ['events']
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, rows: str = "all") -> None:
+        need("tensorboard", self.name)
+        super().__init__(rows=rows)
+        self.path = checked_path(path, self.name)
+        self._writer: Any = None
+
+    def start(self, opening: Opening) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = Path(self.path) if self.path is not None else opening.folder / "tensorboard"
+        past = None if self.resumed_at is None else self.resumed_at + 1
+        self._writer = SummaryWriter(str(folder), purge_step=past)
+
+    def log(self, row: dict[str, Any]) -> None:
+        for name, value in metrics_of(row).items():
+            self._writer.add_scalar(name, value, row.get("step", 0))
+
+    def image(self, name: str, file: str, step: int) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        content = Path(file).read_bytes()
+        try:
+            width, height = png_size(content)
+        except ValueError:
+            self.text(name, f"the plot is in {file}", step)
+            return
+        picture = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=content)
+        self._writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=name, image=picture)]), step)
+
+    def histogram(self, name: str, bins: Mapping[str, Any], step: int) -> None:
+        edges = bins["edges"]
+        self._writer.add_histogram_raw(
+            name,
+            min=edges[0],
+            max=edges[-1],
+            num=bins["count"],
+            sum=bins["sum"],
+            sum_squares=bins["squares"],
+            bucket_limits=edges[1:],
+            bucket_counts=bins["counts"],
+            global_step=step,
+        )
+
+    def text(self, name: str, text: str, step: int) -> None:
+        self._writer.add_text(name, text, step)
+
+    def hyperparameters(self, values: Mapping[str, Any]) -> None:
+        from torch.utils.tensorboard.summary import hparams
+
+        plain = {name: value if isinstance(value, bool | int | float) else str(value) for name, value in values.items()}
+        for part in hparams(plain, {}):  # type: ignore[no-untyped-call]
+            self._writer.file_writer.add_summary(part)
+
+    def artifact(self, name: str, file: str) -> None:
+        self.text(f"artifact/{name}", file, 0)
+
+    def resume(self, step: int, rows: int) -> None:
+        self.text("resumed", f"resumed at step {step}", step)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def finish(self, state: str) -> None:
+        writer, self._writer = self._writer, None
+        writer.close()
