@@ -14,7 +14,8 @@ from cadenza.experiment import Tracker
 _HEAD = """# Ready callbacks
 
 Made from the docstrings by `make generate`; a test compares, and runs every example. Import them from
-`cadenza.callbacks`, and those that keep the record of a run, at the end, from `cadenza.experiment`. Where an idea makes sense in a loop of your own, it is there as a plain function too.
+`cadenza.callbacks`, and those that keep the record of a run, at the end, from `cadenza.experiment`. Where an idea makes
+sense in a loop of your own, it is there as a plain function too.
 
 """
 
