@@ -1,0 +1,180 @@
+"""The classes that users derive their callbacks from, and how they are played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cadenza.callback import Callback
+from cadenza.dialects.adapter import Adapter, Foreign, Section
+from cadenza.dialects.aitoolbox.loop_object import LoopObject
+from cadenza.dialects.aitoolbox.messages import MessageService
+from cadenza.dialects.aitoolbox.table import DIALECT
+from cadenza.dialects.table import Hook
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+
+class LoopSection(Section):
+    """Keeps the loop object of one trainer up to date, before any callback of this dialect looks at it."""
+
+    dialect = DIALECT
+    facade_class = LoopObject
+    facade: LoopObject
+
+    def bookkeeping(self) -> dict[str, Callable[[Run], Any]]:
+        loop = self.facade
+        return {
+            "before_epoch": loop.begin_epoch,
+            "before_train_iter": loop.begin_batch,
+            "after_train_iter": loop.end_batch,
+            "after_epoch": loop.end_epoch,
+            "after_run": loop.end_training,
+        }
+
+    def join(self, run: Run) -> None:
+        super().join(run)
+        if run.mode == "fit":
+            self.facade.begin_training(self)
+
+
+class CallbackAdapter(Adapter):
+    """Plays one callback. It is always registered, so that it knows its loop."""
+
+    foreign: AbstractCallback
+
+    def __init__(self, foreign: Foreign, section: Section) -> None:
+        super().__init__(foreign, section)
+        self.name = self.foreign.callback_name or type(foreign).__name__
+        place = self.foreign.device_idx_execution
+        self.ranks = "all" if place is None else frozenset({place})
+
+    def order_of(self, foreign: Foreign) -> int:
+        return int(getattr(foreign, "execution_order", 0))
+
+    def implements(self, row: Hook) -> bool:
+        return row.name == "register_train_loop_object" or super().implements(row)
+
+    def player(self, row: Hook, point: str) -> Callable[[Run], Any]:
+        method: Callable[..., Any] = getattr(self.foreign, row.name)
+        if row.name == "on_after_gradient_update":
+            return lambda run: [method(index) for index in range(len(run.optimizers))]
+        if row.name == "on_after_optimizer_step":
+            return lambda run: [method() for _ in run.optimizers]
+        if row.name == "on_multiprocess_start":
+            return lambda run: method() if run.world_size > 1 else None
+        return super().player(row, point)
+
+
+class AbstractCallback(Foreign):
+    """The base of callbacks. Override hooks; the loop is ``self.train_loop_obj`` from the registration on.
+
+    >>> class Report(AbstractCallback):
+    ...     def __init__(self):
+    ...         super().__init__("report")
+    ...     def on_epoch_end(self):
+    ...         print(f"epoch {self.train_loop_obj.epoch} is over")
+    """
+
+    __dialect_base__ = True
+    dialect = DIALECT
+    section_class = LoopSection
+    adapter_class = CallbackAdapter
+
+    def __init__(
+        self, callback_name: str, execution_order: int = 0, device_idx_execution: int | None = None, **kwargs: Any
+    ) -> None:
+        if kwargs:
+            raise TypeError(f"aitoolbox: AbstractCallback has no argument {next(iter(kwargs))!r}")
+        self.callback_name = callback_name
+        self.execution_order = execution_order
+        self.device_idx_execution = device_idx_execution
+        self.train_loop_obj: Any = None
+        self.message_service: MessageService = MessageService()
+
+    def register_train_loop_object(self, train_loop_obj: Any) -> AbstractCallback:
+        """Keeps the loop and its message service, and says so to ``on_train_loop_registration``."""
+        self.train_loop_obj = train_loop_obj
+        self.message_service = train_loop_obj.message_service
+        self.on_train_loop_registration()
+        return self
+
+    def on_train_loop_registration(self) -> None: ...
+    def on_multiprocess_start(self) -> None: ...
+    def on_train_begin(self) -> None: ...
+    def on_epoch_begin(self) -> None: ...
+    def on_batch_begin(self) -> None: ...
+    def on_after_gradient_update(self, optimizer_idx: int) -> None: ...
+    def on_after_optimizer_step(self) -> None: ...
+    def on_batch_end(self) -> None: ...
+    def on_epoch_end(self) -> None: ...
+    def on_train_end(self) -> None: ...
+    def on_after_batch_prediction(
+        self, y_pred_batch: Any, y_test_batch: Any, metadata_batch: Any, dataset_info: Any
+    ) -> None: ...
+
+
+class AbstractExperimentCallback(AbstractCallback):
+    """A callback that knows the project, the experiment and its folder, as given or as the loop knows them."""
+
+    __dialect_base__ = True
+
+    def __init__(
+        self,
+        callback_name: str,
+        project_name: str | None = None,
+        experiment_name: str | None = None,
+        local_model_result_folder_path: str | None = None,
+        cloud_save_mode: str | None = None,
+        bucket_name: str | None = None,
+        cloud_dir_prefix: str | None = None,
+        execution_order: int = 0,
+        device_idx_execution: int | None = None,
+    ) -> None:
+        super().__init__(callback_name, execution_order, device_idx_execution)
+        refuse_upload(cloud_save_mode)
+        self.project_name = project_name
+        self.experiment_name = experiment_name
+        self.local_model_result_folder_path = local_model_result_folder_path
+        self.cloud_save_mode = None
+        self.bucket_name = bucket_name
+        self.cloud_dir_prefix = cloud_dir_prefix
+
+    def try_infer_experiment_details(self, infer_cloud_details: bool = False) -> None:
+        """Fills in what was not given from the loop, or from ``run.experiment``. If neither knows an experiment,
+        AttributeError. Nothing is uploaded, so details of a cloud stay as they are."""
+        loop = self.train_loop_obj
+        self.project_name = self.project_name or loop.project_name
+        self.experiment_name = self.experiment_name or loop.experiment_name
+        self.local_model_result_folder_path = (
+            self.local_model_result_folder_path or loop.local_model_result_folder_path
+        )
+
+
+def refuse_upload(cloud_save_mode: str | None) -> None:
+    """Refuses a mode in which files would be sent to a vendor."""
+    if cloud_save_mode not in (None, "local"):
+        raise ValueError(
+            f"aitoolbox: cloud_save_mode={cloud_save_mode!r} is not carried: files stay on this machine. Leave it out, "
+            "and copy the experiment's folder with the tools of your cloud"
+        )
+
+
+class NativeCallback(AbstractCallback):
+    """A callback of AIToolbox whose work one of Cadenza's own does; ``self.native`` is that one."""
+
+    __dialect_base__ = True
+
+    def __init__(
+        self, callback_name: str, native: Callback, execution_order: int = 0, device_idx_execution: int | None = None
+    ) -> None:
+        super().__init__(callback_name, execution_order, device_idx_execution)
+        self.native = native
+        native.foreign = self  # type: ignore[attr-defined]
+
+    def __cadenza_callbacks__(self, others: Sequence[Callback]) -> list[Callback]:
+        return [*super().__cadenza_callbacks__(others), self.native]
+
+
+__all__ = ["AbstractCallback", "AbstractExperimentCallback"]

@@ -1,0 +1,317 @@
+"""What callbacks of AIToolbox call ``self.train_loop_obj``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cadenza.data import length_of, split
+from cadenza.dialects.aitoolbox.collecting import Collected, append_predictions, torch_cat_transf
+from cadenza.dialects.aitoolbox.handler import CallbacksHandler
+from cadenza.dialects.aitoolbox.history import TrainingHistory
+from cadenza.dialects.aitoolbox.messages import MessageService
+from cadenza.dialects.aitoolbox.multi import MultiOptimizer
+from cadenza.dialects.aitoolbox.predictions import PredictionStore
+from cadenza.dialects.aitoolbox.table import DIALECT
+from cadenza.dialects.facade import Facade
+
+if TYPE_CHECKING:
+    from cadenza.dialects.adapter import Section
+    from cadenza.run import Run
+
+TIMESTAMP = "%Y-%m-%d_%H-%M-%S"
+LOADERS = {"train": "train_loader", "validation": "validation_loader", "test": "test_loader"}
+
+
+class LoopObject(Facade, dialect=DIALECT):
+    """The loop as callbacks see it: over any run, whether a ``TrainLoop`` or a ``cadenza.Trainer`` made it."""
+
+    gpu_mode = "single"
+    end_auto_eval: bool | int = True
+    lazy_experiment_save = False
+    print_callbacks = False
+    collate_batch_pred_fn = staticmethod(append_predictions)
+    pred_transform_fn = staticmethod(torch_cat_transf)
+    batch_model_feed_def: Any = None
+    ddp_handler: Any = None
+    amp_scaler_init: Any = None
+    grad_cb_used = False
+    grad_accumulation = 1
+    num_iterations = 0
+    iteration = -1
+    total_iteration_idx = -1
+    hyperparams: Any = None
+    cloud_save_mode: str | None = None
+    bucket_name: str | None = None
+    cloud_dir_prefix = ""
+    source_dirs: tuple[str, ...] = ()
+    rm_subopt_local_models: bool | str = False
+    iteration_save_freq = 0
+    val_result_package: Any = None
+    test_result_package: Any = None
+    _section: Section
+    _early_stop = False
+
+    def __init__(self) -> None:
+        self.experiment_timestamp = datetime.now().strftime(TIMESTAMP)
+        self.message_service = MessageService()
+        self.train_history = TrainingHistory()
+        self.prediction_store = PredictionStore()
+        self.callbacks_handler = CallbacksHandler(self)
+        self.loss_batch_accum: list[Tensor] = []
+
+    # Bookkeeping, called by the section before any callback ----------------------------------------------------------
+
+    def begin_training(self, section: Section) -> None:
+        self._section = section
+        self._early_stop = False
+        self.total_iteration_idx = self.run.clock.batches - 1
+
+    def begin_epoch(self, run: Run) -> None:
+        self.message_service.end_of_epoch_trigger()
+        self.loss_batch_accum = []
+
+    def begin_batch(self, run: Run) -> None:
+        self.iteration = run.batch_idx
+        self.total_iteration_idx = run.clock.batches
+
+    def end_batch(self, run: Run) -> None:
+        if "loss" not in run.skipped:
+            self.loss_batch_accum.append(run.loss.detach())
+
+    def end_epoch(self, run: Run) -> None:
+        """The losses of the epoch go into the history, and a stop that was asked for during the epoch is passed on."""
+        if self.loss_batch_accum:
+            self._remember("accumulated_loss", self.parse_loss(self.loss_batch_accum))
+        if self.is_evaluated(run):
+            self._remember("loss", self.full_train_loss(run))
+            if run.measured("val/loss"):
+                self._remember("val_loss", run.metrics["val/loss"])
+                self.prediction_store.insert("validation_loss", run.metrics["val/loss"], self.total_iteration_idx, True)
+        if self._early_stop:
+            run.stop("early_stop was set on the train loop")
+
+    def is_evaluated(self, run: Run) -> bool:
+        """Whether the losses over whole data sets are computed in this epoch."""
+        return True
+
+    def full_train_loss(self, run: Run) -> float:
+        """Under a plain trainer no pass is made for it: it is the mean over the training batches."""
+        return run.metrics["train/loss"]
+
+    def end_training(self, run: Run) -> None:
+        self.message_service.end_of_epoch_trigger()
+
+    def _remember(self, name: str, value: Any) -> None:
+        values = value.items() if isinstance(value, dict) else [("", value)]
+        for part, number in values:
+            self.train_history[f"{name}_{part}" if part else name] = number
+
+    # What may be set ------------------------------------------------------------------------------------------------
+
+    @property
+    def early_stop(self) -> bool:
+        return self._early_stop
+
+    @early_stop.setter
+    def early_stop(self, wanted: bool) -> None:
+        self._early_stop = bool(wanted)
+        at = self.run._at
+        if wanted and at is not None and at.name in ("after_epoch", "after_best", "after_run"):
+            self.run.stop("early_stop was set on the train loop")
+
+    @property
+    def model(self) -> Any:
+        return self.run.module
+
+    @model.setter
+    def model(self, module: torch.nn.Module) -> None:
+        self.run.module = self.run.training_state.module = module.to(self.run.device)
+        self.run.model = module
+
+    @property
+    def optimizer(self) -> Any:
+        found = self.run.optimizers
+        return found[0] if len(found) == 1 else MultiOptimizer(found)
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Any) -> None:
+        self.run.optimizers[:] = list(optimizer) if isinstance(optimizer, MultiOptimizer) else [optimizer]
+
+    @property
+    def criterion(self) -> Any:
+        return self.run.criterion
+
+    @criterion.setter
+    def criterion(self, criterion: Any) -> None:
+        self.run.criterion = self.run.training_state.criterion = criterion
+
+    @property
+    def train_loader(self) -> Any:
+        return self.run.train_loader
+
+    @train_loader.setter
+    def train_loader(self, loader: Any) -> None:
+        self.run.train_loader = loader
+
+    @property
+    def validation_loader(self) -> Any:
+        return self.run.val_loader
+
+    @validation_loader.setter
+    def validation_loader(self, loader: Any) -> None:
+        self.run.val_loader = loader
+
+    @property
+    def test_loader(self) -> Any:
+        return self.run.test_loaders
+
+    @test_loader.setter
+    def test_loader(self, loader: Any) -> None:
+        self.run.test_loaders = loader
+
+    # What is read ---------------------------------------------------------------------------------------------------
+
+    @property
+    def num_optimizers(self) -> int:
+        return len(self.run.optimizers)
+
+    @property
+    def use_amp(self) -> bool:
+        return self.run.scaler is not None
+
+    @property
+    def ddp_training_mode(self) -> bool:
+        return self.run.world_size > 1
+
+    @property
+    def callbacks(self) -> list[Any]:
+        return [member.foreign for member in self._section.members]
+
+    @property
+    def project_name(self) -> str:
+        return str(self._experiment("project_name").project)
+
+    @property
+    def experiment_name(self) -> str:
+        return str(self._experiment("experiment_name").name)
+
+    @property
+    def local_model_result_folder_path(self) -> str:
+        return str(self._experiment("local_model_result_folder_path").root)
+
+    def _experiment(self, wanted: str) -> Any:
+        experiment = self.run.experiment
+        if experiment is None or not hasattr(experiment, "project"):
+            raise AttributeError(
+                f"aitoolbox: {wanted} is not known: this loop belongs to no experiment. Use TrainLoopCheckpoint or "
+                "cadenza.Trainer(experiment=...), or give it to the callback",
+                name=wanted,
+            )
+        return experiment
+
+    def is_main_process(self) -> bool:
+        return self.run.is_main
+
+    def get_num_training_steps(self) -> int:
+        """How many optimizer steps the whole training makes."""
+        batches = length_of(self.train_loader)
+        if batches is None:
+            raise ValueError("the training loader does not know its length, so neither is the number of steps known")
+        if self.num_iterations:
+            return ceil(self.num_iterations / self.grad_accumulation)
+        return ceil(batches / self.grad_accumulation) * int(self.run.num_epochs or 0)
+
+    def should_execute_optimizer_update(self) -> bool:
+        """Whether this batch ends with a step of the optimizers."""
+        last = length_of(self.train_loader)
+        done = self.iteration + 1
+        return done % self.grad_accumulation == 0 or done == last
+
+    def get_schedulers(self) -> list[Any]:
+        """The schedulers of the scheduler callbacks, and those that the trainer steps."""
+        own = [member.foreign for member in self._section.members]
+        return [one.scheduler for one in own if hasattr(one, "scheduler")] + list(self.run.schedulers)
+
+    def insert_metric_result_into_history(self, metric_name: str, metric_result: Any) -> None:
+        """Adds a value to the history, and logs it in the run under the same name if it is a number."""
+        self.train_history[metric_name] = metric_result
+        if isinstance(metric_result, int | float | Tensor):
+            self.run.log(metric_name, metric_result)
+
+    @staticmethod
+    def parse_loss(loss_record: list[Any]) -> float:
+        """The mean of a list of losses, as a number."""
+        return float(torch.stack([torch.as_tensor(loss).float().cpu() for loss in loss_record]).mean())
+
+    # Predictions and losses -----------------------------------------------------------------------------------------
+
+    def predict_on_train_set(self, force_prediction: bool = False, execute_callbacks: bool = False) -> Any:
+        return self._predicted("train", force_prediction, execute_callbacks)
+
+    def predict_on_validation_set(self, force_prediction: bool = False, execute_callbacks: bool = False) -> Any:
+        return self._predicted("validation", force_prediction, execute_callbacks)
+
+    def predict_on_test_set(self, force_prediction: bool = False, execute_callbacks: bool = False) -> Any:
+        return self._predicted("test", force_prediction, execute_callbacks)
+
+    def evaluate_loss_on_train_set(self, force_prediction: bool = False, float_dict_format: bool = False) -> Any:
+        return self._evaluated("train", force_prediction, float_dict_format)
+
+    def evaluate_loss_on_validation_set(self, force_prediction: bool = False, float_dict_format: bool = False) -> Any:
+        return self._evaluated("validation", force_prediction, float_dict_format)
+
+    def evaluate_loss_on_test_set(self, force_prediction: bool = False, float_dict_format: bool = False) -> Any:
+        return self._evaluated("test", force_prediction, float_dict_format)
+
+    def evaluate_model_loss(self, data_loader: Iterable[Any], float_dict_format: bool = False) -> Any:
+        """The mean loss over ``data_loader``: a number, or with ``float_dict_format`` a dict of it by name."""
+        value = self.run.evaluate(data_loader)["loss"]
+        return {"loss": value} if float_dict_format else value
+
+    def predict_with_model(
+        self, data_loader: Iterable[Any], execute_callbacks: bool = False, dataset_info: dict[str, str] | None = None
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """Predictions, targets and further data for ``data_loader``. The run is as it was afterwards."""
+        collected = Collected(self.collate_batch_pred_fn, self.pred_transform_fn)
+        hooks = [one.foreign.on_after_batch_prediction for one in self._section.members] if execute_callbacks else []
+
+        def watched() -> Iterator[Any]:
+            for batch in data_loader:
+                yield batch  # the run computes run.output before it asks for the next
+                found = (self.run.output, *self._answers(batch))
+                collected.add(*found)
+                for hook in hooks:
+                    hook(*found, dataset_info)
+
+        self.run.predict(watched())
+        return collected.whole()
+
+    def _answers(self, batch: Any) -> tuple[Any, dict[str, Any]]:
+        """The targets and further data of the batch that was just predicted."""
+        return split(batch)[1], {}
+
+    def _predicted(self, dataset: str, force: bool, execute_callbacks: bool) -> Any:
+        store, now, what = self.prediction_store, self.total_iteration_idx, f"{dataset}_predictions"
+        if force or not store.has(what, now):
+            found = self.predict_with_model(self._loader(dataset), execute_callbacks, {"type": dataset})
+            store.insert(what, found, now, force_prediction=True)
+        return store.get(what, now)
+
+    def _evaluated(self, dataset: str, force: bool, as_dict: bool) -> Any:
+        store, now, what = self.prediction_store, self.total_iteration_idx, f"{dataset}_loss"
+        if force or not store.has(what, now):
+            store.insert(what, self.evaluate_model_loss(self._loader(dataset)), now, force_prediction=True)
+        value = store.get(what, now)
+        return {"loss": value} if as_dict and not isinstance(value, dict) else value
+
+    def _loader(self, dataset: str) -> Any:
+        loader = getattr(self, LOADERS[dataset])
+        if loader is None:
+            raise ValueError(f"aitoolbox: this loop has no {LOADERS[dataset]}, so there is nothing to compute it on")
+        return loader
