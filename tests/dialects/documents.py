@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,22 @@ def examples(document: str) -> list[str]:
     """Every block of code in a document, in order."""
     text = text_of(document)
     return _FENCED.findall(text) or _HIGHLIGHTED.findall(text)
+
+
+def under_directives(document: str) -> list[str]:
+    """What stands under each ``.. code-block:: python``, in order."""
+    found = []
+    for part in text_of(document).split(".. code-block:: python\n")[1:]:
+        lines = part.splitlines()
+        end = next((n for n, line in enumerate(lines) if line.strip() and not line.startswith(" ")), len(lines))
+        found.append(textwrap.dedent("\n".join(lines[:end])).strip() + "\n")
+    return found
+
+
+def fenced(document: str, language: str) -> list[str]:
+    """What stands between each pair of fences of a language, which may be indented, in order."""
+    blocks = re.findall(rf"^[ \t]*```{language}\n(.*?)^[ \t]*```", text_of(document), re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(block).strip("\n") + "\n" for block in blocks]
 
 
 def repaired(code: str, *repairs: Repair) -> str:

@@ -147,9 +147,7 @@ class AbstractExperimentCallback(AbstractCallback):
         loop = self.train_loop_obj
         self.project_name = self.project_name or loop.project_name
         self.experiment_name = self.experiment_name or loop.experiment_name
-        self.local_model_result_folder_path = (
-            self.local_model_result_folder_path or loop.local_model_result_folder_path
-        )
+        self.local_model_result_folder_path = self.local_model_result_folder_path or loop.local_model_result_folder_path
 
 
 def refuse_upload(cloud_save_mode: str | None) -> None:

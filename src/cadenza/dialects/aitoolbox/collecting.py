@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cadenza.data import gather, to_device
@@ -43,4 +44,4 @@ class Collected:
 def _on_cpu(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().cpu()
-    return to_device(value, "cpu") if isinstance(value, list | tuple | dict) else value
+    return to_device(value, torch.device("cpu")) if isinstance(value, list | tuple | dict) else value

@@ -36,7 +36,8 @@ def folder_of(callback: Any) -> Path:
             f"aitoolbox: {callback.callback_name} does not know its experiment; give it project_name, experiment_name "
             "and local_model_result_folder_path, or use TrainLoopCheckpoint"
         )
-    return experiment_folder(*(str(one) for one in details), loop.experiment_timestamp)
+    root, project, name = (str(one) for one in details)
+    return experiment_folder(root, project, name, loop.experiment_timestamp)
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
@@ -66,8 +67,8 @@ def refuse_objects(value: Any, where: str) -> None:
             refuse_objects(inner, f"{where}[{number}]")
     else:
         raise TypeError(
-            f"aitoolbox: {where} is a {type(value).__name__}; a checkpoint holds tensors, numbers, texts, and lists and "
-            "dicts of them, so that nobody who loads it executes anything"
+            f"aitoolbox: {where} is a {type(value).__name__}; a checkpoint holds tensors, numbers, texts, and lists "
+            "and dicts of them, so that nobody who loads it executes anything"
         )
 
 

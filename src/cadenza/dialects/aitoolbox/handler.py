@@ -27,7 +27,9 @@ class CallbacksHandler:
         iteration on. Registration always waits for the fit, so ``cache_callbacks`` changes nothing."""
         register = getattr(self.loop, "_register", None)
         if register is None:
-            raise TypeError("aitoolbox: this loop belongs to a cadenza.Trainer; add callbacks with trainer.add(callback)")
+            raise TypeError(
+                "aitoolbox: this loop belongs to a cadenza.Trainer; add callbacks with trainer.add(callback)"
+            )
         register(list(callbacks or ()))
 
     def __iadd__(self, callbacks: Iterable[Any]) -> CallbacksHandler:

@@ -55,6 +55,9 @@ class TrainingHistory:
     def keys(self) -> KeysView[str]:
         return self.train_history.keys()
 
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.train_history.get(name, default)
+
     def items(self) -> ItemsView[str, list[Any]]:
         return self.train_history.items()
 

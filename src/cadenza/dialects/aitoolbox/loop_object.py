@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from datetime import datetime
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -10,25 +9,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cadenza.data import length_of, split
-from cadenza.dialects.aitoolbox.collecting import Collected, append_predictions, torch_cat_transf
+from cadenza.data import length_of
+from cadenza.dialects.aitoolbox.collecting import append_predictions, torch_cat_transf
+from cadenza.dialects.aitoolbox.evaluations import Evaluations
 from cadenza.dialects.aitoolbox.handler import CallbacksHandler
 from cadenza.dialects.aitoolbox.history import TrainingHistory
 from cadenza.dialects.aitoolbox.messages import MessageService
 from cadenza.dialects.aitoolbox.multi import MultiOptimizer
 from cadenza.dialects.aitoolbox.predictions import PredictionStore
 from cadenza.dialects.aitoolbox.table import DIALECT
-from cadenza.dialects.facade import Facade
 
 if TYPE_CHECKING:
     from cadenza.dialects.adapter import Section
     from cadenza.run import Run
 
 TIMESTAMP = "%Y-%m-%d_%H-%M-%S"
-LOADERS = {"train": "train_loader", "validation": "validation_loader", "test": "test_loader"}
+OF_EXPERIMENT = {"project_name": "project", "experiment_name": "name", "local_model_result_folder_path": "root"}
 
 
-class LoopObject(Facade, dialect=DIALECT):
+class LoopObject(Evaluations, dialect=DIALECT):
     """The loop as callbacks see it: over any run, whether a ``TrainLoop`` or a ``cadenza.Trainer`` made it."""
 
     gpu_mode = "single"
@@ -193,27 +192,17 @@ class LoopObject(Facade, dialect=DIALECT):
     def callbacks(self) -> list[Any]:
         return [member.foreign for member in self._section.members]
 
-    @property
-    def project_name(self) -> str:
-        return str(self._experiment("project_name").project)
-
-    @property
-    def experiment_name(self) -> str:
-        return str(self._experiment("experiment_name").name)
-
-    @property
-    def local_model_result_folder_path(self) -> str:
-        return str(self._experiment("local_model_result_folder_path").root)
-
-    def _experiment(self, wanted: str) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        if name not in OF_EXPERIMENT:
+            return super().__getattr__(name)
         experiment = self.run.experiment
-        if experiment is None or not hasattr(experiment, "project"):
+        if experiment is None or not hasattr(experiment, OF_EXPERIMENT[name]):
             raise AttributeError(
-                f"aitoolbox: {wanted} is not known: this loop belongs to no experiment. Use TrainLoopCheckpoint or "
+                f"aitoolbox: {name} is not known: this loop belongs to no experiment. Use TrainLoopCheckpoint or "
                 "cadenza.Trainer(experiment=...), or give it to the callback",
-                name=wanted,
+                name=name,
             )
-        return experiment
+        return str(getattr(experiment, OF_EXPERIMENT[name]))
 
     def is_main_process(self) -> bool:
         return self.run.is_main
@@ -248,70 +237,3 @@ class LoopObject(Facade, dialect=DIALECT):
     def parse_loss(loss_record: list[Any]) -> float:
         """The mean of a list of losses, as a number."""
         return float(torch.stack([torch.as_tensor(loss).float().cpu() for loss in loss_record]).mean())
-
-    # Predictions and losses -----------------------------------------------------------------------------------------
-
-    def predict_on_train_set(self, force_prediction: bool = False, execute_callbacks: bool = False) -> Any:
-        return self._predicted("train", force_prediction, execute_callbacks)
-
-    def predict_on_validation_set(self, force_prediction: bool = False, execute_callbacks: bool = False) -> Any:
-        return self._predicted("validation", force_prediction, execute_callbacks)
-
-    def predict_on_test_set(self, force_prediction: bool = False, execute_callbacks: bool = False) -> Any:
-        return self._predicted("test", force_prediction, execute_callbacks)
-
-    def evaluate_loss_on_train_set(self, force_prediction: bool = False, float_dict_format: bool = False) -> Any:
-        return self._evaluated("train", force_prediction, float_dict_format)
-
-    def evaluate_loss_on_validation_set(self, force_prediction: bool = False, float_dict_format: bool = False) -> Any:
-        return self._evaluated("validation", force_prediction, float_dict_format)
-
-    def evaluate_loss_on_test_set(self, force_prediction: bool = False, float_dict_format: bool = False) -> Any:
-        return self._evaluated("test", force_prediction, float_dict_format)
-
-    def evaluate_model_loss(self, data_loader: Iterable[Any], float_dict_format: bool = False) -> Any:
-        """The mean loss over ``data_loader``: a number, or with ``float_dict_format`` a dict of it by name."""
-        value = self.run.evaluate(data_loader)["loss"]
-        return {"loss": value} if float_dict_format else value
-
-    def predict_with_model(
-        self, data_loader: Iterable[Any], execute_callbacks: bool = False, dataset_info: dict[str, str] | None = None
-    ) -> tuple[Any, Any, dict[str, Any]]:
-        """Predictions, targets and further data for ``data_loader``. The run is as it was afterwards."""
-        collected = Collected(self.collate_batch_pred_fn, self.pred_transform_fn)
-        hooks = [one.foreign.on_after_batch_prediction for one in self._section.members] if execute_callbacks else []
-
-        def watched() -> Iterator[Any]:
-            for batch in data_loader:
-                yield batch  # the run computes run.output before it asks for the next
-                found = (self.run.output, *self._answers(batch))
-                collected.add(*found)
-                for hook in hooks:
-                    hook(*found, dataset_info)
-
-        self.run.predict(watched())
-        return collected.whole()
-
-    def _answers(self, batch: Any) -> tuple[Any, dict[str, Any]]:
-        """The targets and further data of the batch that was just predicted."""
-        return split(batch)[1], {}
-
-    def _predicted(self, dataset: str, force: bool, execute_callbacks: bool) -> Any:
-        store, now, what = self.prediction_store, self.total_iteration_idx, f"{dataset}_predictions"
-        if force or not store.has(what, now):
-            found = self.predict_with_model(self._loader(dataset), execute_callbacks, {"type": dataset})
-            store.insert(what, found, now, force_prediction=True)
-        return store.get(what, now)
-
-    def _evaluated(self, dataset: str, force: bool, as_dict: bool) -> Any:
-        store, now, what = self.prediction_store, self.total_iteration_idx, f"{dataset}_loss"
-        if force or not store.has(what, now):
-            store.insert(what, self.evaluate_model_loss(self._loader(dataset)), now, force_prediction=True)
-        value = store.get(what, now)
-        return {"loss": value} if as_dict and not isinstance(value, dict) else value
-
-    def _loader(self, dataset: str) -> Any:
-        loader = getattr(self, LOADERS[dataset])
-        if loader is None:
-            raise ValueError(f"aitoolbox: this loop has no {LOADERS[dataset]}, so there is nothing to compute it on")
-        return loader

@@ -56,7 +56,7 @@ class MultiLoss:
         for number, (loss, parameters) in enumerate(pairs):
             last = number == len(pairs) - 1
             keep = self.retain_graph_until_last and not last
-            (loss * factor).backward(retain_graph=keep, inputs=parameters)  # type: ignore[no-untyped-call]
+            (loss * factor).backward(retain_graph=keep, inputs=parameters)
 
     def _trained(self, optimizers: Sequence[Optimizer]) -> Iterator[tuple[Tensor, list[Tensor] | None]]:
         pairs = self.loss_optimizer_map

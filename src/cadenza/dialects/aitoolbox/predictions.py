@@ -35,5 +35,7 @@ class PredictionStore:
 
     def insert(self, what: str, value: Any, iteration: int, force_prediction: bool = False) -> None:
         if self.has(what, iteration) and not force_prediction:
-            raise ValueError(f"{what!r} was already computed in iteration {iteration}; force_prediction=True replaces it")
+            raise ValueError(
+                f"{what!r} was already computed in iteration {iteration}; force_prediction=True replaces it"
+            )
         self.kept[what] = value

@@ -67,7 +67,7 @@ class AbstractResultPackage(ABC):
         more = PreCalculatedResultPackage(other) if isinstance(other, Mapping) else other
         return MultipleResultPackageWrapper([*_parts(self), *_parts(more)])
 
-    def __iadd__(self, other: Mapping[str, Any]) -> AbstractResultPackage:
+    def __iadd__(self, other: Mapping[str, Any]) -> AbstractResultPackage:  # type: ignore[misc]
         """Adds results that were computed elsewhere; a name that is there already is refused."""
         self.results_dict = merged([self.get_results(), dict(other)])
         return self

@@ -29,9 +29,7 @@ __all__ = [
 class SchedulerCallback(AbstractCallback):
     """Makes a scheduler for the loop's optimizer at the registration, and keeps its state in checkpoints."""
 
-    def __init__(
-        self, callback_name: str, make: Callable[[Optimizer], Any], optimizer_idx: int | None = None
-    ) -> None:
+    def __init__(self, callback_name: str, make: Callable[[Optimizer], Any], optimizer_idx: int | None = None) -> None:
         super().__init__(callback_name)
         self.make, self.optimizer_idx = make, optimizer_idx
         self.scheduler: Any = None

@@ -1,4 +1,4 @@
-"""Names for classes and functions, so that a recipe can say them: ``register_callback``, ``register_loss`` and so on."""
+"""Names for classes and functions, so that a recipe can say them: ``register_callback`` and so on."""
 
 from __future__ import annotations
 
