@@ -13,6 +13,7 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     DistributedSampler,
+    IterableDataset,
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
@@ -211,3 +212,98 @@ KINDS = [
     "collate",
     "own",
 ]
+
+
+class Stream(IterableDataset[Any]):
+    """Each worker gives its part; draws noise, and from a shuffle buffer that it draws from at its beginning."""
+
+    size = N
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        for index in range(first, self.size, step):
+            yield index, -1 if info is None else info.id, torch.rand(1), random.random()
+
+
+class Uneven(Stream):
+    """The first worker has more than the others."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None
+        for index in range(17 if info.id == 0 else 3):
+            yield index, info.id, torch.rand(1)
+
+
+class Buffered(Stream):
+    """Shuffles as it goes, from the worker's generators."""
+
+    def __iter__(self) -> Iterator[Any]:
+        buffer: list[Any] = []
+        for sample in super().__iter__():
+            buffer.append(sample)
+            if len(buffer) > 5:
+                yield buffer.pop(random.randrange(len(buffer)))
+        yield from buffer
+
+
+class Keeper(Stream):
+    """Says where it stands, and what it shuffled; counts what it reads."""
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.order: list[int] = []
+        self.reads = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        if not self.order:
+            self.order = random.sample(range(first, N, step), len(range(first, N, step)))
+            self.at = 0
+        while self.at < len(self.order):
+            self.at += 1
+            self.reads += 1
+            yield self.order[self.at - 1], random.random()
+        self.order = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "order": list(self.order)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.order = state["at"], list(state["order"])
+
+
+class KeeperIterator:
+    """The iterator keeps the position, not the data set."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> KeeperIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self.at >= N:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1, torch.rand(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class ByIterator(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return KeeperIterator()
+
+
+STREAMS = {"stream": Stream, "uneven": Uneven, "buffered": Buffered, "keeper": Keeper, "iterator": ByIterator}
+
+
+def build_stream(kind: str, batch_size: int | None = 4, **how: Any) -> Any:
+    return DataLoader(STREAMS[kind](), batch_size=batch_size, **how)

@@ -13,7 +13,7 @@ from cadenza.data.feed import Feed
 from cadenza.data.generators import Draws, capture, generators_in, pack, put_back, unpack
 from cadenza.data.order import FRESH, Order, Start
 from cadenza.data.shards import portion
-from cadenza.data.workers import NOTHING, Begin, Collate, Desk, Items, Place, from_bytes
+from cadenza.data.workers import NOTHING, Begin, Collate, Desk, Items, Place, as_draws
 
 
 class Tasks:
@@ -155,7 +155,7 @@ class MapFeed(Feed):
         return {"sampler": sampler, **self._workers(self.places if stays else {}, 0)}
 
     def _workers(self, places: dict[int, Any], turn: int) -> dict[str, Any]:
-        known = {str(worker): pack(_draws(one)) for worker, one in places.items()}
+        known = {str(worker): pack(as_draws(one)) for worker, one in places.items()}
         return {
             "rank": self.rank,
             "world_size": self.world_size,
@@ -213,7 +213,3 @@ class MapFeed(Feed):
         size = min(self.order.stride, total - at)
         begin, end = portion(size, self.order.rank, self.order.world_size)
         return end - begin, size
-
-
-def _draws(one: Any) -> Draws:
-    return one if isinstance(one, Draws) else from_bytes(one)

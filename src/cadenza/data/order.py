@@ -49,11 +49,10 @@ FRESH = Start()
 
 def splits_itself(loader: Any) -> bool:
     """Whether the loader's sampler takes this rank's part already, as ``DistributedSampler`` does."""
-    one: Any = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", None)
-    while one is not None:
+    batches: Any = getattr(loader, "batch_sampler", None)
+    for one in (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
         if isinstance(one, DistributedSampler) or (hasattr(one, "num_replicas") and hasattr(one, "rank")):
             return True
-        one = getattr(one, "sampler", None) if getattr(one, "sampler", None) is not one else None
     return False
 
 

@@ -12,6 +12,7 @@ from cadenza.data.feed import Feed
 from cadenza.data.mapped import MapFeed
 from cadenza.data.order import splits_itself
 from cadenza.data.replayed import ReplayFeed, StatefulFeed
+from cadenza.data.streamed import StreamFeed
 
 
 def prepare(
@@ -49,6 +50,8 @@ def prepare(
         _refuse_any_order(loader, resumable)
         if not isinstance(loader.dataset, IterableDataset | IterDataPipe | MapDataPipe):
             return MapFeed(loader, share=share or from_rank_0, watch=resumable, **how)
+        if not isinstance(loader.dataset, IterDataPipe | MapDataPipe):
+            return StreamFeed(loader, share=share or from_rank_0, divided=_divided(loader), **how)
     return ReplayFeed(loader, divided=_divided(loader), **how)
 
 

@@ -31,7 +31,9 @@ class Parcel:
     batch: Any
     worker: int
     draws: Any = None
+    began: Any = None
     state: Any = None
+    over: bool = False
 
     def pin_memory(self) -> Parcel:
         """Called by the pinning thread of DataLoader, which does not look into objects."""
@@ -41,11 +43,16 @@ class Parcel:
 
 @dataclass(slots=True)
 class Place:
-    """Where one worker stands in a pass: how many batches it gave, its generators, and its data set's state."""
+    """Where one worker stands in a pass over a stream; of a map-style data set only ``draws`` matters."""
 
     batches: int = 0
-    draws: Draws | None = None
+    draws: Any = None
+    """The worker's generators after its last batch, and when its part of the pass began."""
+    began: Any = None
     state: Any = None
+    """What the data set says of its position, if it does."""
+    over: bool = False
+    """Its last batch was a short one: it has come to the end of its data."""
 
 
 @dataclass
@@ -67,17 +74,17 @@ class Desk:
             self.init_fn(worker)
         self.own = generators_in(self.dataset, self.collate_fn)
         place = self.places.get(worker)
-        if place is not None and place.draws is not None:
+        if place is not None and place.draws is not None and not place.batches:
             put_back(place.draws, self.own)
 
-    def parcel(self, batch: Any, state: Any = None) -> Parcel:
+    def parcel(self, batch: Any) -> Parcel:
         info = get_worker_info()
         assert info is not None
         draws = capture(self.own)
         if self.last is not None and same(self.last, draws) and not self.own:
-            return Parcel(batch, info.id, None, state)
+            return Parcel(batch, info.id)
         self.last = draws
-        return Parcel(batch, info.id, in_bytes(draws), state)
+        return Parcel(batch, info.id, in_bytes(draws))
 
 
 def in_bytes(draws: Draws) -> tuple[Any, ...]:
@@ -86,7 +93,10 @@ def in_bytes(draws: Draws) -> tuple[Any, ...]:
     return words, draws.python, draws.numpy, [_plain(state) for state in draws.own]
 
 
-def from_bytes(sent: tuple[Any, ...]) -> Draws:
+def as_draws(sent: Any) -> Draws | None:
+    """What a worker sent; what was loaded from a checkpoint is as it should be already."""
+    if sent is None or isinstance(sent, Draws):
+        return sent
     words, python, numpy, own = sent
     return Draws(_tensor(words), python, numpy, tuple(_tensor(one) if isinstance(one, bytes) else one for one in own))
 
