@@ -22,20 +22,24 @@ from cadenza.data.batch import count_samples, join, split
 from cadenza.data.feed import Feed
 from cadenza.data.gather import gather
 from cadenza.data.loader import check_loader, length_of
+from cadenza.data.memory import TensorLoader, plain, why_not_in_memory
 from cadenza.data.preparing import prepare
 from cadenza.data.shards import accumulation_for, unshard
 from cadenza.data.transfer import to_device
 
 __all__ = [
     "Feed",
+    "TensorLoader",
     "accumulation_for",
     "check_loader",
     "count_samples",
     "gather",
     "join",
     "length_of",
+    "plain",
     "prepare",
     "split",
     "to_device",
     "unshard",
+    "why_not_in_memory",
 ]

@@ -96,9 +96,12 @@ class MapFeed(Feed):
                 put_back(before, self.order.own)
             self.live = self._watched_loader(places)
             self.order.unused = int(self.loader.num_workers > 0)
-        self.iterator = iter(self.live)
+        self.iterator = self._iterate(self.live)
         self.order.start, self.tasks.idle = FRESH, 0
         return self._unpacked(self.iterator) if self.watch else self.iterator
+
+    def _iterate(self, watched: DataLoader[Any]) -> Iterator[Any]:
+        return iter(watched)
 
     def _watched_loader(self, places: dict[int, Any]) -> DataLoader[Any]:
         watched: DataLoader[Any] = copy.copy(self.loader)

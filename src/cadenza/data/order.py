@@ -78,6 +78,7 @@ class Order:
         self.depth = 16 + 2 * loader.num_workers * (loader.prefetch_factor or 1)
         self.start = FRESH
         self.unused = 0
+        self.walk_type = Walk
         self.walk: Walk | None = None
 
     @property
@@ -91,7 +92,7 @@ class Order:
 
     def __iter__(self) -> Walk:
         # with workers, DataLoader asks twice and uses the second; what the first draws decides the workers' seeds
-        self.walk = Walk(self, FRESH if self.unused else self.start)
+        self.walk = self.walk_type(self, FRESH if self.unused else self.start)
         self.unused = max(self.unused - 1, 0)
         return self.walk
 

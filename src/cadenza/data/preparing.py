@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataP
 
 from cadenza.data.feed import Feed
 from cadenza.data.mapped import MapFeed
+from cadenza.data.memory import TensorFeed, TensorLoader, why_not_in_memory
 from cadenza.data.order import splits_itself
 from cadenza.data.replayed import ReplayFeed, StatefulFeed
 from cadenza.data.streamed import StreamFeed
@@ -41,9 +42,13 @@ def prepare(
     """
     if isinstance(loader, Feed):
         return loader
+    how: dict[str, Any] = {"stage": stage, "rank": rank, "world_size": world_size}
+    if isinstance(loader, TensorLoader):
+        return TensorFeed(loader.loader, share=share or from_rank_0, keep_on=loader.device, **how)
+    if why_not_in_memory(loader) is None:
+        return TensorFeed(loader, share=share or from_rank_0, **how)
     if world_size == 1 and not resumable and not _wants_epochs(loader):
         return loader
-    how: dict[str, Any] = {"stage": stage, "rank": rank, "world_size": world_size}
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
         return StatefulFeed(loader, divided=_divided(loader), **how)
     if isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__:
