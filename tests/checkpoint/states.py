@@ -6,6 +6,7 @@ import struct
 from collections import OrderedDict
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -23,6 +24,8 @@ def difference(one: Any, two: Any, path: str = "state") -> str | None:
     if isinstance(one, Tensor):
         same = one.shape == two.shape and one.dtype == two.dtype and one.stride() == two.stride()
         return None if same and bits(one) == bits(two) else f"{path}: {one} and {two}"
+    if isinstance(one, numpy.ndarray):
+        return difference(torch.from_numpy(one), torch.from_numpy(two), path)
     if isinstance(one, dict):
         if list(one) != list(two) or list(map(type, one)) != list(map(type, two)):
             return f"{path}: keys {list(one)} and {list(two)}"

@@ -86,6 +86,8 @@ def test_what_cannot_be_saved_is_said_at_once(tmp_path: Path) -> None:
         writer.save("one", {"callbacks": {"mine": {1, 2}}})
     with pytest.raises(ValueError, match=r"a checkpoint cannot be called 'a/b': .* as in 'a_b'"):
         writer.save("a/b", small_state(1.0))
+    with pytest.raises(NotState, match=r"meta\.value is a tensor.*use \.item\(\)"):
+        writer.save("one", small_state(1.0), {"value": torch.tensor(0.5)})
     writer.save("one", small_state(1.0))
     assert len(writer.close()) == 1
 

@@ -31,6 +31,9 @@ Signatures:
   spill=None)``; ``save(name, state, meta=None)``; ``poll()``, ``wait()``, ``close() -> list[Outcome]``; ``busy``;
   ``problems``; ``estimate(size=None) -> seconds | None``; ``recover() -> Saved | None``
 - ``Outcome``: ``asked``, ``name``, ``meta``, ``size``, ``copying``, ``writing``, ``deleted``, ``problem``
+- ``save_weights(path, module)``; ``load_weights(source, name="last", what="model") -> dict``;
+  ``load_into(module, weights, strict=True, prefix=None) -> Report``: ``loaded``, ``missing``, ``unexpected``,
+  ``mismatched``, ``passed_over``, ``complete``
 - Errors: ``NotState`` (something else in the tree), ``Damaged``, ``UnknownFormat``, ``NoCheckpoint``, ``SaveFailed``
 """
 
@@ -38,6 +41,8 @@ from cadenza.checkpoint.errors import Damaged, NoCheckpoint, NotState, SaveFaile
 from cadenza.checkpoint.manifest import FORMAT
 from cadenza.checkpoint.packing import Snapshot
 from cadenza.checkpoint.shelf import Saved, Shelf
+from cadenza.checkpoint.transplant import Report, load_into
+from cadenza.checkpoint.weights import load_weights, save_weights
 from cadenza.checkpoint.writer import Outcome, Writer
 
 __all__ = [
@@ -46,10 +51,14 @@ __all__ = [
     "NoCheckpoint",
     "NotState",
     "Outcome",
+    "Report",
     "SaveFailed",
     "Saved",
     "Shelf",
     "Snapshot",
     "UnknownFormat",
     "Writer",
+    "load_into",
+    "load_weights",
+    "save_weights",
 ]

@@ -53,11 +53,16 @@ class Manifest:
             "name": self.name,
             "number": self.number,
             "versions": self.versions,
-            "meta": encode(self.meta, ("meta",), _no_tensors),
+            "meta": encode_meta(self.meta),
             "aliases": self.aliases,
             "files": {name: {"bytes": f.bytes, "sha256": f.sha256} for name, f in self.files.items()},
         }
         return json.dumps(document, indent=1, allow_nan=False).encode("ascii")
+
+
+def encode_meta(meta: Mapping[str, Any]) -> Any:
+    """``meta`` as plain JSON; refuses what is no plain data."""
+    return encode(dict(meta), ("meta",), _no_tensors)
 
 
 def _no_tensors(tensor: Tensor, path: Path) -> int:

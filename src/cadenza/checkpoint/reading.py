@@ -103,7 +103,7 @@ def read_state(store: Store, manifest: Manifest, folder: str, part: str = "") ->
         except Damaged:
             raise
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
-            files.verify()  # a wrong checksum explains more
+            verify(store, manifest, folder)  # a wrong checksum explains more
             raise Damaged(folder, f"its files make no sense: {error}") from error
         files.verify()
     return state

@@ -13,7 +13,7 @@ from typing import Any
 from cadenza.checkpoint.disk import Disk
 from cadenza.checkpoint.draft import Draft, Store
 from cadenza.checkpoint.errors import Damaged, NoCheckpoint
-from cadenza.checkpoint.manifest import FOLDER, MARKER, Manifest, check_name
+from cadenza.checkpoint.manifest import FOLDER, MARKER, Manifest, check_name, encode_meta
 from cadenza.checkpoint.packing import Packed, pack
 from cadenza.checkpoint.reading import read_manifest, read_state, verify
 from cadenza.checkpoint.remote import Remote
@@ -73,6 +73,7 @@ class Shelf:
 
         ``meta`` is numbers and text about it; ``monitor``, ``value`` and ``mode`` in it decide what is best.
         """
+        encode_meta(meta or {})  # refused before anything is written
         packed = state if isinstance(state, Packed) else pack(state)
         draft = self.draft(name)
         try:

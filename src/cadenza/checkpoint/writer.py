@@ -13,7 +13,7 @@ from typing import Any
 
 from cadenza.checkpoint.attempts import Attempts, Failure
 from cadenza.checkpoint.errors import SaveFailed
-from cadenza.checkpoint.manifest import check_name
+from cadenza.checkpoint.manifest import check_name, encode_meta
 from cadenza.checkpoint.packing import Packed, Snapshot
 from cadenza.checkpoint.retention import check_counts
 from cadenza.checkpoint.shelf import Saved, Shelf
@@ -90,6 +90,7 @@ class Writer:
     def save(self, name: str, state: Mapping[str, Any], meta: Mapping[str, Any] | None = None) -> None:
         """Copies ``state`` and begins to write it; waits before if one is still being written."""
         check_name(name)
+        encode_meta(meta or {})  # refused here, not in the thread
         self._join()
         self._raise()
         start = time.perf_counter()

@@ -1,0 +1,104 @@
+"""A real server of S3, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cadenza.checkpoint import Shelf, Writer, load_weights, save_weights
+
+from .states import difference, small_state, value_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    import boto3
+    import s3fs
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    name = "bucket-" + str(abs(hash(request.node.name)))
+    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=name)
+    return name
+
+
+def test_saving_keeping_and_reading(bucket: str, tmp_path: Path) -> None:
+    shelf = Shelf(f"s3://{bucket}/runs/one")
+    writer = Writer(shelf, keep_last=1, keep_best=1, spill=tmp_path)
+    for value, loss in ((1.0, 0.1), (2.0, 0.3), (3.0, 0.2)):
+        writer.save(f"v{value:g}", small_state(value), {"monitor": "val/loss", "mode": "min", "value": loss})
+    assert [outcome.problem for outcome in writer.close()] == [None] * 3
+    fresh = Shelf(f"s3://{bucket}/runs/one")
+    assert fresh.names() == ["000001-v1", "000003-v3"]
+    assert value_of(fresh.read("last").state) == 3.0
+    assert value_of(fresh.read("best").state) == 1.0
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_than_one_part_of_an_upload(bucket: str) -> None:
+    """Larger than the block in which an upload is cut."""
+    state = {"model": {"w": torch.arange(5 * 2**20, dtype=torch.float32)}}
+    shelf = Shelf(f"s3://{bucket}/large")
+    shelf.write("v1", state)
+    assert difference(shelf.read("last").state, state) is None
+
+
+def test_what_is_torn_or_damaged_is_passed_over(bucket: str, tmp_path: Path, caplog: Any) -> None:
+    shelf = Shelf(f"s3://{bucket}/runs/two")
+    for value in (1.0, 2.0):
+        shelf.write(f"v{value:g}", small_state(value))
+    torn = shelf.draft("v3")
+    shelf.store.write(torn.folder, "state.json", [b"{"])
+    damaged = f"{bucket}/runs/two/000002-v2/model.safetensors"
+    filesystem: Any = shelf.store.filesystem  # type: ignore[attr-defined]
+    content = bytearray(filesystem.cat_file(damaged))
+    content[-1] ^= 1
+    filesystem.pipe_file(damaged, bytes(content))
+    writer = Writer(Shelf(f"s3://{bucket}/runs/two"), keep_last=1, spill=tmp_path)
+    saved = writer.recover()
+    assert saved is not None
+    assert value_of(saved.state) == 1.0
+    assert sorted(saved.passed_over) == ["000002-v2", "000003-v3"]
+    assert "000003-v3" in caplog.text
+    writer.save("v4", small_state(4.0))
+    assert writer.close()[0].name == "000004-v4"
+    assert writer.shelf.names() == ["000004-v4"]
+    assert writer.shelf.torn() == []
+
+
+def test_a_bucket_that_is_not_there_is_not_made(bucket: str, tmp_path: Path) -> None:
+    writer = Writer(Shelf(f"s3://{bucket}-misspelt/run"), retries=0, spill=tmp_path)
+    writer.save("v1", small_state(1.0))
+    (outcome,) = writer.close()
+    assert "misspelt" in (outcome.problem or "")
+    assert value_of(Shelf(tmp_path).read("last").state) == 1.0
+
+
+def test_weights_alone(bucket: str) -> None:
+    model = torch.nn.Linear(3, 2)
+    save_weights(f"s3://{bucket}/models/linear.safetensors", model)
+    back = load_weights(f"s3://{bucket}/models/linear.safetensors")
+    assert torch.equal(back["weight"], model.weight)
+    Shelf(f"s3://{bucket}/runs/three").write("v1", {"model": model.state_dict()})
+    for source in (f"s3://{bucket}/runs/three", f"s3://{bucket}/runs/three/000001-v1"):
+        assert torch.equal(load_weights(source)["weight"], model.weight)
