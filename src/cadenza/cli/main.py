@@ -1,73 +1,56 @@
-"""``cadenza``: the commands."""
+"""``cadenza``: runs one command and says how it ended, by its exit code."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tokenize
+import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
-from cadenza import __version__
-from cadenza.cli.check import check_file
-from cadenza.cli.replaying import replay_file
-from cadenza.cli.score import points_text
+OK, ERROR, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+_EXTRA = {"typer", "click", "rich", "hydra", "omegaconf", "yaml", "antlr4"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="cadenza", description="PyTorch training as a score of named points.")
-    parser.add_argument("--version", action="version", version=f"cadenza {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("points", help="print every point, in order, and what is true there")
-    check = commands.add_parser(
-        "check", help="find misspelt points, wrong signatures and fields read where they are not"
-    )
-    check.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    replay = commands.add_parser(
-        "replay", help="play the step again at which NaNGuard found a NaN, and say whose it is"
-    )
-    replay.add_argument("file", type=Path, metavar="FILE")
-    replay.add_argument(
-        "--trainer",
-        required=True,
-        metavar="file.py:function",
-        help="a function without arguments that makes the trainer",
-    )
-    options = parser.parse_args(arguments)
-    if options.command == "points":
-        print(points_text())
-        return 0
-    if options.command == "replay":
-        return _replay(options.file, options.trainer)
-    return _check(options.files)
-
-
-def _replay(file: Path, place: str) -> int:
+    """Runs one command; returns 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 143 after SIGTERM."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    wanted = _wants_traceback(words)
     try:
-        print(replay_file(file, place))
-    except (ValueError, ImportError) as error:
-        print(f"cadenza replay: {error}", file=sys.stderr)
-        return 1
-    return 0
+        from cadenza.cli.app import run
+
+        return run([word for word in words if word != "--traceback"] if wanted else words)
+    except KeyboardInterrupt:
+        print("cadenza: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        if wanted:
+            traceback.print_exc()
+        else:
+            print(_one_message(error), file=sys.stderr)
+        return _code(error)
 
 
-def _check(files: Sequence[Path]) -> int:
-    """0: nothing found, 1: something, 2: a file could not be read; the others are checked all the same."""
-    findings, unread = 0, 0
-    for path in files:
-        try:
-            with tokenize.open(path) as file:  # in the encoding that the file names, as Python itself reads it
-                source = file.read()
-        except (OSError, SyntaxError, UnicodeDecodeError) as error:
-            unread += 1
-            print(f"cadenza check: {path}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
-            continue
-        for finding in check_file(source, str(path)):
-            findings += 1
-            print(finding)
-    print(f"{findings} found" if findings else "nothing found")
-    return 2 if unread else 1 if findings else 0
+def _wants_traceback(words: Sequence[str]) -> bool:
+    before = words[: words.index("--")] if "--" in words else words
+    return "--traceback" in before
+
+
+def _code(error: Exception) -> int:
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if "Preempted" in names:
+        return TERMINATED
+    return USAGE if names & {"OverrideError", "UsageError"} else ERROR
+
+
+def _one_message(error: Exception) -> str:
+    """What a user reads: for mistakes in recipes and commands the message alone, for anything else its kind too."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _EXTRA:
+        return f"cadenza: the command line needs {error.name}: pip install 'cadenza[cli]'"
+    said = " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split("\n"))
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if names & {"RecipeError", "CommandError", "FolderError", "CheckpointError", "Preempted"}:
+        return f"cadenza: {said}"
+    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    return f"cadenza: {type(error).__name__}: {said}{notes} (--traceback shows where)"
 
 
 if __name__ == "__main__":

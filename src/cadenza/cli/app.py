@@ -1,0 +1,71 @@
+"""The commands, put together. Each module in ``commands`` adds its own; importing them loads no torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+
+from cadenza.cli.commands import ablate, checking, looking, playing, replay, runs, stored, train
+
+ORDER: tuple[tuple[str, Callable[..., Any]], ...] = (
+    ("train", train.train),
+    ("validate", stored.validate),
+    ("test", stored.test),
+    ("predict", stored.predict),
+    ("explain", playing.explain),
+    ("points", looking.points),
+    ("check", checking.check),
+    ("recipes", looking.recipes),
+    ("runs", runs.runs),
+    ("compare", runs.compare),
+    ("report", runs.report),
+    ("ablate", ablate.ablate),
+    ("replay", replay.replay),
+)
+"""The commands by name, in the order in which ``--help`` lists them."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from cadenza import __version__
+
+        typer.echo(f"cadenza {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say the version."),
+    traceback: bool = typer.Option(False, "--traceback", help="Show the traceback of an error; may stand anywhere."),
+) -> None:
+    """PyTorch training as a score of named points."""
+
+
+def make_app() -> typer.Typer:
+    app = typer.Typer(no_args_is_help=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback()(_options)
+    for name, command in ORDER:
+        app.command(name)(command)
+    return app
+
+
+def run(words: Sequence[str]) -> int:
+    """Runs the command in ``words``; returns its exit code, 2 if it was called wrongly."""
+    command = typer.main.get_command(make_app())
+    usage_error, wrong = typer.BadParameter.__mro__[1:3]  # those of the click that typer brings or uses
+    try:
+        ended = command.main(args=list(words), prog_name="cadenza", standalone_mode=False)
+    except usage_error as error:
+        context = getattr(error, "ctx", None)
+        if context is not None:
+            print(context.get_usage(), file=sys.stderr)
+        print(f"cadenza: {error.format_message()}", file=sys.stderr)  # type: ignore[attr-defined]
+        return 2
+    except wrong as error:
+        print(f"cadenza: {error.format_message()}", file=sys.stderr)  # type: ignore[attr-defined]
+        return 1
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    return ended if isinstance(ended, int) else 0

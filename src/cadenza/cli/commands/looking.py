@@ -1,0 +1,29 @@
+"""Commands that only show something: ``points`` and ``recipes``."""
+
+from __future__ import annotations
+
+import typer
+
+
+def points() -> None:
+    """Print every point, in order, and what is true there."""
+    from cadenza.cli.score import points_text
+
+    typer.echo(points_text())
+
+
+def recipes() -> None:
+    """List the ready recipes, and the quality that each reaches."""
+    from cadenza.recipes.recipe import ready
+
+    found = ready()
+    width = max(len(name) for name in found)
+    for name, said in found.items():
+        typer.echo(f"{name:<{width}}  {said['about']}{_quality(said['reaches'])}")
+
+
+def _quality(stated: dict[str, object]) -> str:
+    if "metric" not in stated:
+        return ""
+    bound = f"at least {stated['at_least']}" if "at_least" in stated else f"at most {stated.get('at_most')}"
+    return f" ({stated['metric']} {bound})"

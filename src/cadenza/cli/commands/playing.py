@@ -1,0 +1,15 @@
+"""``explain``: the score of a recipe."""
+
+from __future__ import annotations
+
+import typer
+
+from cadenza.cli.commands.options import Allow, Imports, Overrides, RecipeName
+
+
+def explain(recipe: RecipeName, overrides: Overrides = None, imports: Imports = None, allow: Allow = None) -> None:
+    """Print the score of a recipe: every point, who plays there, in which order."""
+    from cadenza.recipes import load
+
+    found = load(recipe, overrides or (), imports=imports or (), allow=allow or ())
+    typer.echo(found.build().trainer.explain())
