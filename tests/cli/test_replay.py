@@ -53,21 +53,21 @@ def test_it_names_the_module(hit: tuple[Path, Path], capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("file", "place", "says"),
+    ("file", "place", "says", "code"),
     [
-        ("no.pt", "{script}:make_trainer", "there is no file"),
-        ("{file}", "{script}", "file.py:function or module:function"),
-        ("{file}", "{script}:no_such", "has no function 'no_such'"),
-        ("{file}", "no_such_module:f", "No module named 'no_such_module'"),
-        ("{script}", "{script}:make_trainer", "not a replay file"),
+        ("no.pt", "{script}:make_trainer", "there is no file", 1),
+        ("{file}", "{script}", "file.py:function or module:function", 2),
+        ("{file}", "{script}:no_such", "has no function 'no_such'", 1),
+        ("{file}", "no_such_module:f", "there is no module 'no_such_module'", 1),
+        ("{script}", "{script}:make_trainer", "not a replay file", 1),
     ],
 )
 def test_what_is_wrong_is_one_line(
-    file: str, place: str, says: str, hit: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    file: str, place: str, says: str, code: int, hit: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = {"script": str(hit[0]), "file": str(hit[1])}
-    assert main(["replay", file.format(**names), "--trainer", place.format(**names)]) == 1
+    assert main(["replay", file.format(**names), "--trainer", place.format(**names)]) == code
     told = capsys.readouterr().err
-    assert told.startswith("cadenza replay: ")
+    assert told.startswith("cadenza: ")
     assert says in told
     assert told.count("\n") == 1

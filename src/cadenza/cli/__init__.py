@@ -1,1 +1,1 @@
-"""The command line: ``cadenza points``, ``cadenza check FILE``."""
+"""The command line: ``cadenza train RECIPE``, ``cadenza points`` and the others."""

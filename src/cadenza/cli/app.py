@@ -13,7 +13,7 @@ from cadenza.cli.commands import ablate, checking, looking, playing, replay, run
 ORDER: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("train", train.train),
     ("validate", stored.validate),
-    ("test", stored.test),
+    ("test", stored.measure_on_tests),
     ("predict", stored.predict),
     ("explain", playing.explain),
     ("points", looking.points),
@@ -54,17 +54,18 @@ def make_app() -> typer.Typer:
 def run(words: Sequence[str]) -> int:
     """Runs the command in ``words``; returns its exit code, 2 if it was called wrongly."""
     command = typer.main.get_command(make_app())
-    usage_error, wrong = typer.BadParameter.__mro__[1:3]  # those of the click that typer brings or uses
+    family: list[Any] = list(typer.BadParameter.__mro__)  # UsageError and ClickException of the click that typer uses
+    usage_error, wrong = family[1], family[2]
     try:
         ended = command.main(args=list(words), prog_name="cadenza", standalone_mode=False)
     except usage_error as error:
         context = getattr(error, "ctx", None)
         if context is not None:
             print(context.get_usage(), file=sys.stderr)
-        print(f"cadenza: {error.format_message()}", file=sys.stderr)  # type: ignore[attr-defined]
+        print(f"cadenza: {error.format_message()}", file=sys.stderr)
         return 2
     except wrong as error:
-        print(f"cadenza: {error.format_message()}", file=sys.stderr)  # type: ignore[attr-defined]
+        print(f"cadenza: {error.format_message()}", file=sys.stderr)
         return 1
     except typer.Abort:
         raise KeyboardInterrupt from None

@@ -1,14 +1,13 @@
-"""``cadenza replay``: plays a file of ``NaNGuard`` again with the trainer that a function of yours makes."""
+"""``cadenza replay``: plays a file of ``NaNGuard`` again, with the trainer of a recipe, a run or a function."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 
+from cadenza.cli.errors import CommandError, UsageError
+from cadenza.cli.training import RECIPE, Job
+from cadenza.recipes.user_modules import import_module
 from cadenza.trainer import Trainer
 
 
@@ -16,33 +15,40 @@ def load_maker(place: str) -> Callable[[], Trainer]:
     """The function at ``file.py:function`` or ``module:function``."""
     where, colon, name = place.rpartition(":")
     if not colon or not where or not name:
-        raise ValueError(f"--trainer is file.py:function or module:function, not {place!r}")
-    maker: Callable[[], Trainer] | None = getattr(_module(where), name, None)
+        raise UsageError(f"--trainer is file.py:function or module:function, not {place!r}")
+    maker: Callable[[], Trainer] | None = getattr(import_module(where), name, None)
     if not callable(maker):
-        raise ValueError(f"{where} has no function {name!r} that makes a trainer")
+        raise CommandError(f"{where} has no function {name!r} that makes a trainer")
     return maker
-
-
-def _module(where: str) -> ModuleType:
-    if not where.endswith(".py"):
-        return importlib.import_module(where)
-    path = Path(where).resolve()
-    if not path.is_file():
-        raise ValueError(f"there is no file {where}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{where} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
-    return module
 
 
 def replay_file(file: Path, place: str) -> str:
     """What the replay found, in words."""
-    if not file.is_file():
-        raise ValueError(f"there is no file {file}")
+    _refuse_missing(file)
     trainer = load_maker(place)()
     if not isinstance(trainer, Trainer):
-        raise ValueError(f"{place} returned a {type(trainer).__name__}, not a Trainer")
-    return str(trainer.replay(file))
+        raise CommandError(f"{place} returned a {type(trainer).__name__}, not a Trainer")
+    return _played(trainer, file)
+
+
+def replay_recipe(file: Path, recipe: str | None, *, imports: Sequence[str], allow: Sequence[str]) -> str:
+    """The same with the trainer of a recipe or a run; without one, of the run in whose folder the file lies."""
+    _refuse_missing(file)
+    if recipe is None:
+        recipe = next((str(folder) for folder in file.resolve().parents if (folder / RECIPE).is_file()), None)
+    if recipe is None:
+        raise UsageError(f"{file} lies in no run's folder; say the recipe: cadenza replay FILE RECIPE, or --trainer")
+    job = Job.of(recipe, [], imports=imports, allow=allow)
+    return _played(job.recipe.build().trainer, file)
+
+
+def _played(trainer: Trainer, file: Path) -> str:
+    try:
+        return str(trainer.replay(file))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def _refuse_missing(file: Path) -> None:
+    if not file.is_file():
+        raise CommandError(f"there is no file {file}")

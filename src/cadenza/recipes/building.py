@@ -53,9 +53,12 @@ class Builder:
 
     def callbacks(self) -> dict[str, Callback]:
         """The callbacks of the recipe; refused together as a trainer would."""
-        found = {name: blueprint.build() for name, blueprint in self.plan.callbacks.items()}
-        for name, callback in found.items():
-            self._checked(("callbacks", name), check_callback, callback)
+        found = {}
+        for section, blueprints in (("callbacks", self.plan.callbacks), ("trackers", self.plan.trackers)):
+            for name, blueprint in blueprints.items():
+                callback = blueprint.build()
+                self._checked((section, name), check_callback, callback)
+                found[name if name not in found else f"{section}.{name}"] = callback
         taken = {"lr": f"the scheduler ({self.origins.at(('scheduler',))})"} if self.plan.schedulers else {}
         self._checked(("callbacks",), check_together, list(found.values()), taken)
         unknown = unknown_monitor(found, ["train", *(stage for stage in ("val", "test") if stage in self.plan.data)])

@@ -66,6 +66,15 @@ class Checker:
     def _has_target(self, path: Path) -> bool:
         return any(layer.says((*path, TARGET)) for layer in self.origins.layers)
 
+    def plain(
+        self, thing: Any, name: str, given: dict[str, Any], path: Path, without: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """The arguments for something that is built elsewhere, and may be given more there."""
+        for key in without:
+            if key in given:
+                self.refuse((*path, key), f"{name} is given {key!r} by the recipe itself", given[key])
+        return self._bound(Target(name, thing), given, path, 0, complete=False)
+
     # Arguments ------------------------------------------------------------------------------------------------------
 
     def _bound(

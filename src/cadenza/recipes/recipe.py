@@ -34,8 +34,10 @@ class Recipe:
 
     @property
     def text(self) -> str:
-        """The whole recipe as YAML, which trains to the same result."""
-        return write_yaml(self.written)
+        """The whole recipe as YAML, which trains to the same result. Secrets are masked."""
+        from cadenza.experiment.masking import masked
+
+        return write_yaml(masked(self.written))
 
     @property
     def reaches(self) -> tuple[str, float, str] | None:
@@ -90,6 +92,7 @@ def load(
         raise RecipeError(f"recipes need {error.name}: pip install 'cadenza[cli]'") from error
 
     file = find_recipe(recipe)
+    stored = stored or (file.parent / "run.json").is_file()
     again = list(imports)
     for name in again:
         _import(name, None)

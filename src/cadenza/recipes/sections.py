@@ -227,7 +227,14 @@ class Reader:
             self.check.refuse(
                 ("experiment",), f"{value!r} is neither false nor a mapping of project, name, root", value
             )
-        return dict(value or {})
+        given = {str(key): inner for key, inner in (value or {}).items()}
+        return self.check.plain(_experiment_class(), "experiment", given, ("experiment",), without=("recipe",))
+
+
+def _experiment_class() -> Any:
+    from cadenza.experiment import Experiment
+
+    return Experiment
 
 
 def _is_object(value: Any) -> bool:

@@ -49,6 +49,7 @@ def callbacks() -> Table:
         "watch": "cadenza:Watch",
         "when": Entry("when", place="cadenza:When", holds={"callback": "callback"}),
         "in_turn": f"{_READY}.rivals:InTurn",
+        "report": "cadenza.experiment:Report",
     }
     for name in cadenza.callbacks.__all__:
         thing = getattr(cadenza.callbacks, name)
@@ -98,6 +99,14 @@ def metrics() -> Table:
     return table | {"overlap": f"{_READY}.measures:overlap", "cloud_distance": f"{_READY}.rivals:cloud_distance"}
 
 
+TRACKERS = {
+    "csv": "cadenza.experiment:CSV",
+    "tensorboard": "cadenza.experiment:TensorBoard",
+    "mlflow": "cadenza.experiment:MLflow",
+    "wandb": "cadenza.experiment:WandB",
+    "trackio": "cadenza.experiment:Trackio",
+}
+
 TABLES: Mapping[str, Callable[[], Table]] = {
     "model": lambda: MODELS,
     "loss": losses,
@@ -107,4 +116,5 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "loader": lambda: LOADERS,
     "metric": metrics,
     "callback": callbacks,
+    "tracker": lambda: TRACKERS,
 }

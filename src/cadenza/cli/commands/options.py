@@ -13,7 +13,7 @@ RecipeName = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[OVERRIDES]...", help="Changes: fit.epochs=3, callbacks.ema.decay=0.99, ~callbacks.ema."),
+    typer.Argument(metavar="OVERRIDES", help="Changes: fit.epochs=3, callbacks.ema.decay=0.99, ~callbacks.ema."),
 ]
 Imports = Annotated[
     list[str] | None,

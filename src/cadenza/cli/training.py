@@ -1,0 +1,106 @@
+"""Training a recipe: the experiment around it, and what is said at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cadenza.cli.errors import UsageError
+from cadenza.experiment import Experiment
+from cadenza.experiment.records import find_run, run_folders
+from cadenza.experiment.status import read_status
+from cadenza.recipes import Recipe, RecipeError, load
+
+RECIPE = "recipe.yaml"
+
+
+class Job:
+    """One recipe to train, and the run that it belongs to, if it is that of a run."""
+
+    def __init__(self, recipe: Recipe, folder: Path | None = None) -> None:
+        self.recipe, self.folder = recipe, folder
+
+    @classmethod
+    def of(cls, name: str, overrides: Sequence[str], *, imports: Sequence[str], allow: Sequence[str]) -> Job:
+        """A ready recipe, a file, or the folder of a run, whose stored recipe is used."""
+        folder = Path(name)
+        if not folder.is_dir():
+            return cls(load(name, overrides, imports=imports, allow=allow))
+        return cls(stored_recipe(folder, overrides, imports=imports, allow=allow), folder)
+
+    def rehearse(self) -> str:
+        """Builds everything, and says what would happen."""
+        built = self.recipe.build(experiment=self._experiment())
+        length = ", ".join(
+            f"{amount} {unit}" for unit, amount in built.fit_arguments.items() if unit != "validate_every"
+        )
+        parameters = sum(parameter.numel() for parameter in built.trainer.model.parameters())
+        where = "no folder" if (place := self._place()) is None else str(place)
+        lines = [f"{self.recipe.name}: {length}; {parameters} parameters; results in {where}", ""]
+        return "\n".join(lines) + built.trainer.explain()
+
+    def train(self, *, resume: bool) -> str:
+        """Trains, and says how good it got and where everything is."""
+        experiment = self._continued() if resume else self._experiment()
+        if resume and experiment is None:
+            raise UsageError("--resume needs an experiment, which this recipe switched off")
+        built = self.recipe.build(experiment=experiment)
+        history = built.fit(resume="auto") if resume else built.fit()
+        lines = []
+        if self.recipe.reaches is not None:
+            name, value, mode = self.recipe.reaches
+            stated = f"(stated: at {'least' if mode == 'max' else 'most'} {value:g})"
+            reached = history[name][-1] if name in history.names() else None
+            lines.append(f"{name} {'not measured' if reached is None else f'{reached:.4g}'} {stated}")
+        if experiment is not None:
+            lines.append(str(experiment.folder))
+        return "\n".join(lines)
+
+    # The experiment -------------------------------------------------------------------------------------------------
+
+    def _arguments(self) -> dict[str, Any] | None:
+        given = self.recipe.plan.experiment
+        return None if given is None else {"project": self.recipe.name, "name": "default", **given}
+
+    def _place(self) -> Path | None:
+        given = self._arguments()
+        return None if given is None else Path(given.get("root", "runs")) / given["project"] / given["name"]
+
+    def _experiment(self) -> Experiment | None:
+        given = self._arguments()
+        if given is None:
+            return None
+        try:
+            return Experiment(**given, recipe=self.recipe.written)
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"{self.recipe.origins.at(('experiment',))}: experiment: {error}") from error
+
+    def _continued(self) -> Experiment | None:
+        """The experiment of the run named, or of the newest run of this recipe; a new one if there is none yet."""
+        if self.folder is not None:
+            return Experiment.at(self.folder)
+        place = self._place()
+        if place is None:
+            return None
+        root = place.parents[1]
+        own = [folder for folder in run_folders(root) if folder.parent == place]
+        if not own:
+            return self._experiment()
+        if read_status(own[-1]).get("state") == "running":
+            raise RecipeError(f"{own[-1]} is running; --resume goes on with a run that has ended")
+        return Experiment.at(own[-1])
+
+
+def stored_recipe(
+    folder: Path, overrides: Sequence[str] = (), *, imports: Sequence[str] = (), allow: Sequence[str] = ()
+) -> Recipe:
+    """The recipe in the folder of a run. What it imports or names by ``_target_`` must be allowed again."""
+    file = folder / RECIPE
+    if not file.is_file():
+        raise RecipeError(f"{folder} holds no {RECIPE}; only runs that were trained from a recipe can be used again")
+    return load(file, overrides, imports=imports, allow=allow, stored=True)
+
+
+def run_named(name: str, root: str) -> Path:
+    return find_run(name, root)
