@@ -99,7 +99,7 @@ def test_weights_come_from_checkpoints_too(tmp_path: Path) -> None:
     sources: list[Any] = [tmp_path / "run", str(tmp_path / "run/"), shelf, shelf.read(), tmp_path / "run" / "000002-v2"]
     for source in sources:
         assert load_weights(source) == {"w": torch.tensor(2.0)}
-    assert load_weights(shelf, name="best") == {"w": torch.tensor(1.0)}
+    assert load_weights(shelf, which="best") == {"w": torch.tensor(1.0)}
     assert load_weights(tmp_path / "run", what="callbacks.EMA.average") == {"w": torch.tensor(-2.0)}
     with pytest.raises(KeyError, match="there is no 'EMO' in callbacks; it has EMA"):
         load_weights(shelf, what="callbacks.EMO")

@@ -19,6 +19,7 @@ from cadenza.callbacks.gradient_stats import GradientStats
 from cadenza.callbacks.hang_watch import HangWatch
 from cadenza.callbacks.history_file import HistoryFile
 from cadenza.callbacks.history_plot import HistoryPlot
+from cadenza.callbacks.load import Load
 from cadenza.callbacks.lr_finder import LRFinder, find_lr
 from cadenza.callbacks.lr_monitor import LRMonitor
 from cadenza.callbacks.measures import accuracy, mean_absolute_error, mean_squared_error, top_k_accuracy
@@ -87,6 +88,7 @@ __all__ = [
     "HistoryPlot",
     "LRFinder",
     "LRMonitor",
+    "Load",
     "MemoryMonitor",
     "Metrics",
     "MixUp",

@@ -31,7 +31,7 @@ Signatures:
   spill=None)``; ``save(name, state, meta=None)``; ``poll()``, ``wait()``, ``close() -> list[Outcome]``; ``busy``;
   ``problems``; ``estimate(size=None) -> seconds | None``; ``recover() -> Saved | None``
 - ``Outcome``: ``asked``, ``name``, ``meta``, ``size``, ``copying``, ``writing``, ``deleted``, ``problem``
-- ``save_weights(path, module)``; ``load_weights(source, name="last", what="model") -> dict``;
+- ``save_weights(path, module)``; ``load_weights(source, which="last", what="model") -> dict``;
   ``load_into(module, weights, strict=True, prefix=None) -> Report``: ``loaded``, ``missing``, ``unexpected``,
   ``mismatched``, ``passed_over``, ``complete``
 - Errors: ``NotState`` (something else in the tree), ``Damaged``, ``UnknownFormat``, ``NoCheckpoint``, ``SaveFailed``

@@ -110,7 +110,7 @@ def _renamed(weights: Mapping[str, Tensor], mapping: Mapping[str, str]) -> tuple
 def _advice(report: Report) -> str:
     if not report.loaded and report.passed_over and not report.unexpected:
         return f" No name begins so; there is {report.passed_over[0]}."
-    common = _first_parts(report.unexpected) if not report.loaded else set()
+    common = _first_parts(report.unexpected) if not report.loaded and not report.mismatched else set()
     if len(common) == 1:
         return f" All of them begin with {common.pop()!r}: try it as prefix."
     return " strict=False takes what fits." if report.loaded else ""

@@ -74,16 +74,16 @@ def _place(text: str) -> tuple[Disk | Remote, str, str]:
     return Disk(path.parent), ".", path.name
 
 
-def load_weights(source: str | Path | Shelf | Saved, name: str = "last", what: str = "model") -> dict[str, Tensor]:
-    """Weights by their names, from a safetensors file, from a checkpoint, or from the ``name``d one of a shelf.
+def load_weights(source: str | Path | Shelf | Saved, which: str = "last", what: str = "model") -> dict[str, Tensor]:
+    """Weights by their names, from a safetensors file, from a checkpoint or from a shelf.
 
-    Of a checkpoint ``what`` is taken: ``"model"``, or the dotted way to another part of its state that maps names to
-    tensors. Nothing is unpickled: other files are refused.
+    ``which`` is for a shelf: ``"last"``, ``"best"`` or a name. Of a checkpoint ``what`` is taken: ``"model"``, or the
+    dotted way to another part of its state that maps names to tensors. Nothing is unpickled: other files are refused.
     """
     if isinstance(source, Saved):
         return _part(source, what)
     if isinstance(source, Shelf):
-        return _part(source.read(name), what)
+        return _part(source.read(which), what)
     text = str(source).rstrip("/")
     if text.endswith(SUFFIX):
         return _from_file(text)
@@ -97,7 +97,7 @@ def load_weights(source: str | Path | Shelf | Saved, name: str = "last", what: s
         return _part(Shelf(root or ".").read(last), what)
     if "://" not in text and (Path(text) / MARKER).exists():
         raise ValueError(f"{text} was renamed: the folder of a checkpoint begins with its number, such as 000012-")
-    return _part(Shelf(text).read(name), what)
+    return _part(Shelf(text).read(which), what)
 
 
 def _from_file(text: str) -> dict[str, Tensor]:
