@@ -8,6 +8,7 @@ from cadenza.decisions import Best
 from cadenza.distributed import launch
 from cadenza.history import History
 from cadenza.points import POINTS
+from cadenza.preemption import Preempted
 from cadenza.registration import CallbackError
 from cadenza.run import Run
 from cadenza.trainer import Trainer
@@ -24,6 +25,7 @@ __all__ = [
     "History",
     "MainCallback",
     "Order",
+    "Preempted",
     "Run",
     "Trainer",
     "Watch",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cadenza.frames import Epoch, Pass
 from cadenza.history import unknown_metric
 from cadenza.points import MODES, POINTS
-from cadenza.requests import END_EPOCH, EXCHANGE, OF_ITERATION, REPLAN, SAVE, SKIP_VALIDATION, STOP
+from cadenza.requests import END_EPOCH, EXCHANGE, OF_ITERATION, REPLAN, SAVE, SAVED, SKIP_VALIDATION, STOP
 from cadenza.spans import fire
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def between_iterations(run: Run, this: Pass) -> bool:
     if asked & EXCHANGE:
         run._asked &= ~EXCHANGE
         run._exchange(run)
+    if asked & SAVED:
+        tell_saved(run)
     if this.training:
         if asked & SAVE:
             serve_save(run)
@@ -82,14 +84,26 @@ def between_epochs(run: Run) -> None:
         run._removed.pop(0).close()
     if asked & REPLAN:
         replan(run)
+    if asked & SAVED:
+        tell_saved(run)
     if asked & SAVE:
         serve_save(run)
 
 
 def serve_save(run: Run) -> None:
+    """Plays ``before_save`` and lets the callback that owns it save."""
     run._asked &= ~SAVE
     if run._plan.saver is not None:
+        fire(run, POINTS["before_save"], run._plan.before_save)
         run._plan.saver(run)
+
+
+def tell_saved(run: Run) -> None:
+    """Plays ``after_save`` once for every checkpoint that was committed since the last time."""
+    run._asked &= ~SAVED
+    while run._committed:
+        run.saved = run._committed.pop(0)
+        fire(run, POINTS["after_save"], run._plan.after_save)
 
 
 def replan(run: Run) -> None:

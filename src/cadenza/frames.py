@@ -40,6 +40,7 @@ class Epoch(Frame):
     def __init__(self) -> None:
         self.exits: Exits = []
         self.trained = False
+        self.done: list[tuple[str, str | None]] = []
 
     def leave(self, run: Run, error: BaseException | None) -> None:
         leave(run, POINTS["around_epoch"], self.exits, error)
@@ -58,6 +59,8 @@ class Pass(Frame):
         self.iter_exits: Exits = []
         self.stage_iter_exits: Exits = []
         self.loader: Any = None
+        self.feed: Any = None
+        self.beginning: dict[str, Any] | None = None
         self.iterator: Iterator[Any] = iter(())
         self.ahead: Any = END
         self.exhausted = False
@@ -82,7 +85,7 @@ class Pass(Frame):
 
     def is_at_end(self) -> bool:
         """Whether the loader is known to have no further batch."""
-        length = length_of(self.loader)
+        length = length_of(self.feed)
         return self.exhausted or (length is not None and self.index + 1 >= length)
 
     def restore_flags(self) -> None:

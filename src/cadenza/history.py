@@ -5,6 +5,7 @@ Values stay where they were made. A device tensor is read when somebody looks at
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from difflib import get_close_matches
 from typing import Any
@@ -105,12 +106,21 @@ class Row(Metrics):
         super().__init__()
         self.kind = kind
         self.at = at
+        self.complete = False
 
     def as_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, **self.at, **dict(self)}
 
     def __repr__(self) -> str:
         return f"Row({self.as_dict()})"
+
+
+_CHUNK = 1024
+
+
+def _pack(rows: list[Row]) -> Tensor:
+    texts = [{"kind": row.kind, "at": dict(row.at), "values": dict(row)} for row in rows]
+    return torch.frombuffer(bytearray(json.dumps(texts).encode()), dtype=torch.uint8)
 
 
 class History:
@@ -125,6 +135,8 @@ class History:
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
+        self._packed: list[Tensor] = []
+        self._settled = 0
 
     def add(self, kind: str, **at: int | str | None) -> Row:
         row = Row(kind, **at)
@@ -132,10 +144,12 @@ class History:
         return row
 
     def settle(self) -> None:
-        """Reads all values that are still on a device, in one go."""
-        waiting = [(row, name) for row in self.rows for name, value in row.raw().items() if isinstance(value, Tensor)]
+        """Reads all values that are still on a device, in one go. Complete rows are looked at once."""
+        rows = self.rows[self._settled :]
+        waiting = [(row, name) for row in rows for name, value in row.raw().items() if isinstance(value, Tensor)]
         for (row, name), number in zip(waiting, read(row.raw()[name] for row, name in waiting), strict=True):
             row[name] = number
+        self._settled += next((index for index, row in enumerate(rows) if not row.complete), len(rows))
 
     def to_rows(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Every row as a plain dict, in the order of writing; ``kind`` is "epoch" or "iter"."""
@@ -174,14 +188,28 @@ class History:
     def names(self) -> list[str]:
         return sorted({name for row in self.rows for name in row.raw()})
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, rows: int | None = None) -> dict[str, Any]:
+        """All rows, or the first ``rows`` of them, as texts of so many rows each; those of complete rows are made
+        once, so that a save costs what was written since the last one."""
         self.settle()
-        return {"rows": [{"kind": row.kind, "at": dict(row.at), "values": dict(row)} for row in self.rows]}
+        end = len(self.rows) if rows is None else rows
+        while (start := _CHUNK * len(self._packed)) + _CHUNK <= end:
+            if not all(row.complete for row in self.rows[start : start + _CHUNK]):
+                break
+            self._packed.append(_pack(self.rows[start : start + _CHUNK]))
+        whole = self._packed[: end // _CHUNK]
+        rest = self.rows[_CHUNK * len(whole) : end]
+        return {"rows": end, "packed": [*whole, _pack(rest)] if rest else list(whole)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.rows.clear()
-        for saved in state["rows"]:
-            self.add(saved["kind"], **saved["at"]).update(saved["values"])
+        self._packed.clear()
+        self._settled = 0
+        for packed in state["packed"]:
+            for saved in json.loads(bytes(packed.tolist())):
+                row = self.add(saved["kind"], **saved["at"])
+                row.update(saved["values"])
+                row.complete = True
 
     def __repr__(self) -> str:
         last = self.epochs[-1:] or self.iters[-1:]

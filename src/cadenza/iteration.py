@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cadenza import decisions
-from cadenza.data import count_samples, length_of, to_device
+from cadenza.data import Feed, count_samples, length_of, to_device
 from cadenza.fields import GONE, NOTHING, UNWEIGHTED
 from cadenza.frames import END, Pass
 from cadenza.points import POINTS
@@ -72,6 +72,8 @@ def take(run: Run, this: Pass) -> bool:
 def look_ahead(run: Run, this: Pass) -> None:
     """Reads one batch more than is played, to know whether there is one."""
     index, batch = this.index, run._batch
+    if isinstance(this.feed, Feed):
+        this.feed.bookmark()
     if take(run, this):
         this.ahead = run._batch
     this.index, run._batch = index, batch
@@ -158,7 +160,7 @@ def is_last(run: Run, this: Pass) -> bool:
         return True
     if this.is_at_end():
         return True
-    if this.ahead is END and length_of(this.loader) is None:
+    if this.ahead is END and length_of(this.feed) is None:
         look_ahead(run, this)
     return this.exhausted
 

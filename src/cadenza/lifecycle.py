@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from cadenza import decisions, passes
+from cadenza.data import Feed
 from cadenza.history import unknown_metric
 from cadenza.points import POINTS
 from cadenza.requests import SAVE
@@ -26,6 +27,8 @@ def begin(run: Run) -> None:
             training.seeded = True
         clear_gradients(run)
         run.clock.start()
+        if run._resume is not None:
+            run._resume.load(run, plan.callbacks)
     plan.begin(run)
     for callback in plan.callbacks:
         fire(run, POINTS["after_register"], plan.own(callback, "after_register"))
@@ -35,6 +38,10 @@ def begin(run: Run) -> None:
     fire(run, POINTS["before_run"], run._plan.before_run)  # by now it may be one that times its players
     enter(run, POINTS["around_run"], run._plan.around_run, run._exits)
     plan.check(run)
+    if run._resume is not None:
+        fire(run, POINTS["after_load"], run._plan.after_load)
+        if run._resume.position is None:
+            run._resume.arrive(run)
 
 
 def clear_gradients(run: Run) -> None:
@@ -55,8 +62,10 @@ def finish(run: Run) -> None:
         run._write_row("epoch")
     fire(run, POINTS["after_run"], run._plan.after_run)
     run._write_row("epoch")
+    run._ending = True
     if run._asked & SAVE:
         decisions.serve_save(run)
+    decisions.tell_saved(run)
     warn_of_unseen_watch(run)
     close(run, None)
 
@@ -105,6 +114,9 @@ def close(run: Run, error: BaseException | None) -> None:
                 first = first or late
             else:
                 note_further(error, late, f"{callback.name}.close")
+    for _, feed in run._feeds.values():
+        if isinstance(feed, Feed):
+            feed.close()
     run._plan.release(run)
     run._set_fields()
     run._last_loss = run._last_output = None

@@ -57,3 +57,14 @@ class Mean:
         if self.losses:
             self.fold()
         return None if self.total is None or not self.weight else self.total / self.weight
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the mean stands. Nothing is folded for it, since that would change the order of the sum."""
+        alike = len({(loss.dtype, loss.shape, loss.device) for loss in self.losses}) == 1
+        losses: Any = torch.stack(self.losses) if alike else list(self.losses)
+        return {"losses": losses, "weights": list(self.weights), "total": self.total, "weight": self.weight}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        self.losses = [loss.to(device) for loss in state["losses"]]
+        self.weights, self.weight = list(state["weights"]), state["weight"]
+        self.total = None if state["total"] is None else state["total"].to(device)

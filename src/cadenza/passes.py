@@ -14,11 +14,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from cadenza import decisions
+from cadenza.data import Feed
 from cadenza.frames import Epoch, Frame, Pass, take_back, verbs_of
 from cadenza.iteration import begin_iteration, end_iteration, end_of_loader, fetch_with_others, release, take
 from cadenza.points import POINTS
 from cadenza.requests import END_EPOCH, OF_ITERATION, OF_PASS, REPLAN, SKIP_BATCH, SKIP_VALIDATION, STOP
 from cadenza.spans import blame_loader, enter, fire, leave
+from cadenza.state import mark_beginning
 from cadenza.verbs import each_verb
 
 if TYPE_CHECKING:
@@ -129,6 +131,8 @@ def begin_epoch(run: Run, this: Epoch) -> None:
     run._first_row_of_epoch = len(run.history)
     run._asked &= ~(OF_ITERATION | OF_PASS)
     plan = run._plan
+    if run._resume is not None:
+        run._resume.reopen_epoch(run)
     if plan.before_epoch:
         fire(run, POINTS["before_epoch"], plan.before_epoch)
     if plan.around_epoch:
@@ -165,6 +169,8 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
         decisions.replan(run)
     if run._asked & STOP or (stage == "val" and run._asked & SKIP_VALIDATION):
         return
+    if run._resume is not None and run._resume.skips(run, stage, name):
+        return
     this = Pass(run, stage, name)
     try:
         begin_pass(run, this, loader)
@@ -191,6 +197,10 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
 
 
 def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> None:
+    if not this.training:
+        if run._resume is not None and run._open:
+            run._resume.arrive(run)
+        mark_beginning(run, this)
     run._open.append(this)
     run._pass = this
     run._verbs = this.score.verbs
@@ -206,6 +216,8 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> None:
     score = this.score
     this.loader = loader if loader is not None else loader_for(run, this.stage)
     remember_loader(run, this)
+    if run._resume is not None:
+        run._resume.reopen_pass(run, this)
     if score.before_stage_epoch:
         fire(run, score.at_before_epoch, score.before_stage_epoch)
     if score.around_stage_epoch:
@@ -213,10 +225,15 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> None:
     if loader is None:
         this.loader = loader_for(run, this.stage)  # a callback may have replaced it
     try:
-        this.iterator = iter(this.loader)
+        this.feed = run._feed(this)
+        if run._resume is not None:
+            run._resume.set_rng(run)
+        this.iterator = iter(this.feed)
     except BaseException as error:
         blame_loader(run, this, error)
         raise
+    if run._resume is not None:
+        run._resume.arrive(run)
 
 
 def remember_loader(run: Run, this: Pass) -> None:
@@ -240,6 +257,8 @@ def end_pass(run: Run, this: Pass) -> None:
         release(run, this)  # the loader ended sooner than it said
     leave(run, score.at_around_epoch, this.exits, None)
     this.restore_flags()
+    if isinstance(this.feed, Feed):
+        this.feed.end()
     run._last_loss = run._last_output = None
     whole = this.complete or bool(run._asked & END_EPOCH)
     mean = this.mean.value()
@@ -252,5 +271,7 @@ def end_pass(run: Run, this: Pass) -> None:
     run._write_row("pass")
     run._open.pop().closed = True
     take_back(run, this.outer)
+    if run._open and isinstance(run._open[-1], Epoch):
+        run._open[-1].done.append((this.stage, this.name))
     if this.stage == "val" and whole and run._pass.iterating:
         decisions.check_best(run, this.prefix)

@@ -95,6 +95,9 @@ class Plan:
         self.after_log = self.players_at("after_log")
         self.after_best = self.players_at("after_best")
         self.after_error = self.players_at("after_error")
+        self.before_save, self.after_save, self.after_load = map(
+            self.players_at, ("before_save", "after_save", "after_load")
+        )
         self.adjust_lr = self.behaviour("on_lr_adjust")
         savers: list[Any] = [callback for callback in self.callbacks if "save" in callback.owns]
         self.saver: Player | None = savers[0].save if savers else None

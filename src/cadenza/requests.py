@@ -20,6 +20,8 @@ REPLAN = 1 << len(BIT)
 """Not a request of the table: a callback was added to or removed from a running trainer."""
 EXCHANGE = REPLAN << 1
 """Nor is this: ``run._exchange`` is to be called between this iteration and the next, to play another plan."""
+SAVED = EXCHANGE << 1
+"""Nor this: checkpoints were committed, which ``after_save`` tells at the next safe point."""
 
 OF_ITERATION = sum(BIT[name] for name, request in REQUESTS.items() if request.scope == "iter")
 OF_PASS = END_EPOCH

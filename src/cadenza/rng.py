@@ -51,3 +51,34 @@ def rng_kept(device: torch.device | None = None) -> Iterator[None]:
         yield
     finally:
         set_rng_state(state, device)
+
+
+def pack_rng(state: dict[str, Any]) -> dict[str, Any]:
+    """The state of the generators as tensors and plain values, as a checkpoint stores it."""
+    packed: dict[str, Any] = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    if "python" in state:
+        version, numbers, gauss = state["python"]
+        packed["python"] = {"version": version, "numbers": torch.tensor(numbers), "gauss": gauss}
+    if "numpy" in state:
+        name, keys, position, has_gauss, gauss = state["numpy"]
+        numbers = torch.tensor(keys.tolist())
+        packed["numpy"] = {"name": name, "numbers": numbers, "rest": [position, has_gauss, gauss]}
+    return packed
+
+
+def unpack_rng(packed: dict[str, Any]) -> dict[str, Any]:
+    """What ``pack_rng`` was given. NumPy's is left out if NumPy is not loaded.
+
+    >>> state = rng_state()
+    >>> unpack_rng(pack_rng(state))["python"] == state["python"]
+    True
+    """
+    state: dict[str, Any] = {name: value for name, value in packed.items() if isinstance(value, torch.Tensor)}
+    if "python" in packed:
+        python = packed["python"]
+        state["python"] = (python["version"], tuple(python["numbers"].tolist()), python["gauss"])
+    if "numpy" in packed and "numpy" in sys.modules:
+        numpy = packed["numpy"]
+        keys = sys.modules["numpy"].array(numpy["numbers"].tolist(), dtype="uint32")
+        state["numpy"] = (numpy["name"], keys, *numpy["rest"])
+    return state

@@ -83,6 +83,7 @@ class Rows(Requests):
             return
         if self.mode == "fit":
             self.row.at.update(step=self.clock.steps, batch=self.clock.batches)
+        self.row.complete = True
         if self._plan.after_log:
             fire(self, POINTS["after_log"], self._plan.after_log)  # type: ignore[arg-type]
         self.row = None

@@ -15,18 +15,21 @@ from torch.optim import Optimizer
 
 from cadenza import decisions, lifecycle, passes, quiet
 from cadenza.clock import Clock
+from cadenza.data import Feed, prepare
 from cadenza.decisions import Best
 from cadenza.fields import NOTHING, UNWEIGHTED
 from cadenza.frames import Epoch, Frame, Outside, Pass
 from cadenza.history import History, Metrics
 from cadenza.points import Point
+from cadenza.requests import SAVED, STOP
 from cadenza.rows import Rows
 from cadenza.spans import Exits, note
 from cadenza.verbs import NO_VERBS, Verbs
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback, MainCallback
-    from cadenza.plan import Plan
+    from cadenza.plan import Plan, Watched
+    from cadenza.resuming import Resume
 
 
 @dataclass
@@ -102,6 +105,13 @@ class Run(Rows):
         self._removed: list[Callback] = []
         self._exchange: Callable[[Run], None]
         self._last_step = sys.maxsize
+        self._began = (self.clock.epochs, self.clock.steps)
+        self._ending = False
+        self.saved: str | None = None
+        self._committed: list[str] = []
+        self._resume: Resume | None = None
+        self._feeds: dict[str, tuple[Any, Any]] = {}
+        self._feed_states: dict[str, Any] = {}
         self._on_cpu = self.device.type == "cpu"
         self._thread = threading.get_ident()
         self._begun = False
@@ -149,6 +159,34 @@ class Run(Rows):
         return self.training_state.best
 
     @property
+    def watch(self) -> Watched | None:
+        """The metric that decides what is best, if there is one."""
+        return self._plan.watch
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the pass that is open lies inside an iteration of another."""
+        return sum(isinstance(frame, Pass) for frame in self._open) > 1
+
+    @property
+    def is_last_epoch(self) -> bool:
+        """Whether no epoch follows the one that is open, or that just ended."""
+        if self._asked & STOP or self.clock.steps >= self._last_step:
+            return True
+        behind = bool(self._open) and self.clock.epochs == self.epoch
+        return self.num_epochs is not None and self.clock.epochs + behind >= self.num_epochs
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether ``after_run`` was played, so that a save is the last one."""
+        return self._ending
+
+    @property
+    def holds_gradients(self) -> bool:
+        """Whether gradients of earlier batches wait for a step."""
+        return self._held
+
+    @property
     def is_open(self) -> bool:
         """Whether this run has begun and not ended yet."""
         return self._begun and not self._ended
@@ -173,6 +211,12 @@ class Run(Rows):
         """The mean loss over ``loader`` as ``{"loss": …}``. Plays no points; fields, modes and RNG are as before."""
         return quiet.evaluate(self, loader)
 
+    def tell_saved(self, names: Iterable[str]) -> None:
+        """Lets ``after_save`` be played at the next safe point, once for each checkpoint that was committed."""
+        self._committed.extend(names)
+        if self._committed:
+            self._asked |= SAVED
+
     def again(self) -> Tensor:
         """Plays zero_grad, forward, loss and backward of this batch once more; for use inside a step."""
         return self._verbs.again(self)
@@ -190,6 +234,7 @@ class Run(Rows):
                 raise ValueError(f"{name} must be a whole number of at least 1, not {amount!r}")
         if epochs is not None and steps is not None:
             raise ValueError("give epochs or steps, not both")
+        self._began = (self.clock.epochs, self.clock.steps)
         self.num_epochs = None if epochs is None else self.clock.epochs + epochs
         self._last_step = sys.maxsize if steps is None else self.clock.steps + steps
 
@@ -260,6 +305,17 @@ class Run(Rows):
 
     # Beginning and end ----------------------------------------------------------------------------------------------
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether this run resumes one that had ended, so that nothing is left to do."""
+        return self._resume is not None and self._resume.is_finished(self)
+
+    def take_back(self) -> None:
+        """Loads what is to be resumed without playing a point."""
+        resume, self._resume = self._resume, None
+        if resume is not None:
+            resume.load(self, self._make_plan(self).callbacks)
+
     def __enter__(self) -> Self:
         if self._begun:
             raise RuntimeError("a run is used once; ask the trainer for another")
@@ -287,6 +343,21 @@ class Run(Rows):
         if self._open and self._open[-1].abandoned:
             passes.settle(self)  # what is asked after a break is for the loop around it
         super()._ask(request)
+
+    def _feed(self, this: Pass) -> Any:
+        """What the pass reads its batches from: the loader itself, or what adapts it so that it can go on later."""
+        key = this.prefix.removesuffix("/")
+        loader, feed = self._feeds.get(key, (None, None))
+        if loader is not this.loader:
+            if isinstance(feed, Feed):
+                feed.close()
+            feed = prepare(this.loader, stage=this.stage, resumable=self._plan.saver is not None)
+            self._feeds[key] = (this.loader, feed)
+        if isinstance(feed, Feed):
+            if key in self._feed_states:
+                feed.load_state_dict(self._feed_states.pop(key))
+            feed.set_epoch(self.epoch)
+        return feed
 
     def _can_save(self) -> bool:
         return self._plan.saver is not None

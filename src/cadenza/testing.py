@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza.callback import Callback
+from cadenza.certifying import Certificate, Kill, certify
 from cadenza.conformance import check_callback
 from cadenza.points import POINTS, Kind
 
@@ -18,7 +19,16 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 
-__all__ = ["Recorder", "check_callback", "tiny_classifier", "tiny_data", "tiny_loader"]
+__all__ = [
+    "Certificate",
+    "Kill",
+    "Recorder",
+    "certify",
+    "check_callback",
+    "tiny_classifier",
+    "tiny_data",
+    "tiny_loader",
+]
 
 
 class Recorder(Callback):

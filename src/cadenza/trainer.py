@@ -31,6 +31,7 @@ from cadenza.registration import (
 )
 from cadenza.replay import ReplayResult, replay
 from cadenza.requests import REPLAN
+from cadenza.resuming import Resume, find
 from cadenza.run import Run, Training
 
 if TYPE_CHECKING:
@@ -147,9 +148,11 @@ class Trainer:
         test_loaders: Any = None,
         resume: Any = None,
     ) -> History:
-        """Trains for so many more epochs or steps, and returns the history of all fits."""
-        if resume is not None:
-            raise ValueError("resume is not available in this version")
+        """Trains for so many more epochs or steps, and returns the history of all fits.
+
+        ``resume="auto"`` goes on from the newest valid checkpoint of this trainer's ``Checkpoint``, if there is one;
+        a path from the newest in that folder, or from that one. Epochs and steps are then those of the whole fit.
+        """
         if epochs is None and steps is None:
             raise ValueError("say how far to train: fit(..., epochs=10) or fit(..., steps=1000)")
         every = Duration.interval(validate_every)
@@ -159,8 +162,11 @@ class Trainer:
         for what, loaders in (("val_loader", val_loader), ("test_loaders", test_loaders)):
             if loaders is not None:
                 check_loader(what, loaders)
-        run = self.run(epochs=epochs, steps=steps)
+        run = self.run(epochs=epochs, steps=steps, resume=resume)
         run.train_loader, run.val_loader, run.test_loaders = train_loader, val_loader, test_loaders
+        if run.is_finished:
+            run.take_back()
+            return self.history
         with run:
             loop.fit(run, every)
         return self.history
@@ -189,7 +195,7 @@ class Trainer:
         with self._run("predict") as run:
             return loop.predict(run, loader, None if device is None else torch.device(device))
 
-    def run(self, *, epochs: int | None = None, steps: int | None = None) -> Run:
+    def run(self, *, epochs: int | None = None, steps: int | None = None, resume: Any = None) -> Run:
         """A fit that you write yourself: ``with trainer.run(epochs=10) as run:`` and the verbs of ``run``."""
         if not self._training.optimizers:
             raise ValueError("training needs an optimizer: Trainer(model, optimizer, ...)")
@@ -199,7 +205,12 @@ class Trainer:
         groups = [group for optimizer in self._training.optimizers for group in optimizer.param_groups]
         if not any(id(parameter) in own for group in groups for parameter in group["params"]):
             raise ValueError("the optimizer holds no parameter of this model; make it from model.parameters()")
-        return self._run("fit", epochs=epochs, steps=steps)
+        run = self._run("fit", epochs=epochs, steps=steps)
+        found = None if resume is None else find(resume, self._callbacks, self._training.experiment)
+        if found is not None:
+            run._resume = Resume(found.state, found.name)
+            run._resume.limit(run, epochs, steps)
+        return run
 
     def _run(self, mode: str, **limits: Any) -> Run:
         return Run(self._training, self._plan, mode, **limits)

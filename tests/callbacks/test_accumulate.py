@@ -117,48 +117,6 @@ def on_the_device(run):
     return run.targets.new_tensor(len(run.targets))
 
 
-@pytest.mark.parametrize("weight", ["samples", on_the_device])
-@pytest.mark.parametrize("batch", [0, 1, 2, 3])
-def test_continuing_in_the_middle_of_a_window_is_bit_equal(batch, weight):
-    batches = ragged()
-    whole = made(Accumulate(3, weight))
-    whole.fit(batches, epochs=1)
-
-    accumulate = Accumulate(3, weight)
-    first = made(accumulate, StopAt(batch))
-    first.fit(batches, epochs=1)
-    saved = copy.deepcopy(
-        [accumulate.state_dict(), first.model.state_dict(), first._training.optimizers[0].state_dict()]
-    )
-    assert bool(saved[0]) is (batch != 2)
-
-    again = Accumulate(3, weight)
-    second = made(again)
-    again.load_state_dict(saved[0])
-    second.model.load_state_dict(saved[1])
-    second._training.optimizers[0].load_state_dict(saved[2])
-    assert again.state_dict().keys() == saved[0].keys()
-    second.fit(batches[batch + 1 :], epochs=1)
-    assert same(second.model, whole.model)
-
-
-def test_a_restored_window_is_stepped_when_the_epoch_ends_although_its_batches_are_skipped():
-    accumulate, again = Accumulate(3), Accumulate(3)
-    first = made(accumulate, StopAt(0))
-    first.fit(ragged(), epochs=1)
-    again.load_state_dict(copy.deepcopy(accumulate.state_dict()))
-
-    class SkipAll(Callback):
-        def before_train_iter(self, run):
-            run.skip_batch()
-
-    second, one_batch = made(again, SkipAll()), made()
-    second.fit(ragged()[1:], epochs=1)
-    one_batch.fit(ragged()[:1], epochs=1)
-    assert second.clock.steps == 1
-    assert same(second.model, one_batch.model)
-
-
 def test_a_closed_window_has_no_state():
     accumulate = Accumulate(2)
     assert accumulate.state_dict() == {}

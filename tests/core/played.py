@@ -13,7 +13,7 @@ from cadenza.testing import Recorder
 from .prediction import BATCHES, EPOCHS, Deed, Prediction
 from .scenarios import Held, Oops, RecordingMain, batches, frozen_model, make_trainer
 
-UNPREDICTED = ("after_log", "after_best")  # what is logged is no matter of requests; see the traces
+UNPREDICTED = ("after_log", "after_best", "before_save")  # no matter of requests; see the traces
 DATA = batches(BATCHES)
 
 

@@ -268,6 +268,7 @@ SURFACE = [
     "History",
     "MainCallback",
     "Order",
+    "Preempted",
     "Run",
     "Trainer",
     "Watch",

@@ -3,6 +3,7 @@
 from cadenza.callbacks.accumulate import Accumulate
 from cadenza.callbacks.activation_stats import ActivationStats
 from cadenza.callbacks.batch_size_finder import BatchSizeFinder, find_batch_size
+from cadenza.callbacks.checkpoint import Checkpoint
 from cadenza.callbacks.clip import GradientClip, clip_gradients
 from cadenza.callbacks.confusion import ConfusionMatrix
 from cadenza.callbacks.cost_ledger import CostLedger
@@ -65,6 +66,7 @@ __all__ = [
     "AllPredictionsSame",
     "BatchSizeFinder",
     "BinaryResults",
+    "Checkpoint",
     "ClassificationResults",
     "ConfusionMatrix",
     "ConstantSchedule",

@@ -12,8 +12,6 @@ from cadenza.callback import Callback, Order
 from cadenza.callbacks.clip import trained_parameters
 
 if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
     from cadenza.run import Run
 
 Count: TypeAlias = float | Tensor
@@ -53,8 +51,7 @@ class Accumulate(Callback):
         self.n, self.weight, self.drop_last = n, weight, drop_last
         self.window = Window()
         self._count: Count = 0
-        self._optimizers: list[Optimizer] = []
-        self._loaded: dict[str, Tensor] | None = None
+        self._loaded = False
 
     @classmethod
     def example(cls) -> Self:
@@ -71,16 +68,17 @@ class Accumulate(Callback):
 
     # The window -----------------------------------------------------------------------------------------------------
 
-    def after_register(self, run: Run) -> None:
-        self._optimizers = run.optimizers
-
     def before_run(self, run: Run) -> None:
-        if run.mode == "fit" and self._loaded is None:
+        if run.mode == "fit" and not self._loaded:
             self.window.clear()  # the gradients of a window that a stop or an error left open are cleared, too
 
     def before_train_epoch(self, run: Run) -> None:
-        if self._loaded is not None:
-            self._restore(run, self._loaded)
+        if self._loaded:
+            self._loaded = False
+            for name in ("total", "reference"):
+                value = getattr(self.window, name)
+                if isinstance(value, Tensor):
+                    setattr(self.window, name, value.to(run.device))
 
     def before_backward(self, run: Run) -> None:
         self._count = self._counted(run)
@@ -123,33 +121,14 @@ class Accumulate(Callback):
     # State ----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        if self.window.batches == 0:
-            return {}
-        gradients = self._loaded
-        if gradients is None:
-            parameters = enumerate(trained_parameters(self._optimizers))
-            gradients = {str(index): p.grad for index, p in parameters if p.grad is not None}
-        return {**vars(self.window), "gradients": gradients}
+        return dict(vars(self.window)) if self.window.batches else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.window.clear()
-        self._loaded = None
+        self._loaded = bool(state)
         if state:
             self.window.batches = state["batches"]
             self.window.total, self.window.reference = state["total"], state["reference"]
-            self._loaded = dict(state["gradients"])
-
-    def _restore(self, run: Run, gradients: dict[str, Tensor]) -> None:
-        parameters = trained_parameters(run.optimizers)
-        for index, gradient in gradients.items():
-            parameter = parameters[int(index)]
-            parameter.grad = gradient.to(parameter.device, parameter.dtype, copy=True)
-        for name in ("total", "reference"):
-            value = getattr(self.window, name)
-            if isinstance(value, Tensor):
-                setattr(self.window, name, value.to(run.device))
-        run._held = True  # so that the engine steps them at the latest when the epoch ends
-        self._loaded = None
 
 
 class Window:

@@ -52,6 +52,7 @@ class CurveDriver:
         if self.course.spans_fit and state["length"] is not None and state[state["unit"]] >= state["length"]:
             steps = epochs = 0
         self._began = (run.clock.steps - steps, run.clock.epochs - epochs)
+        self._total = None if state["length"] is None else Duration(state["length"], state["unit"])
 
     def _of_this_fit(self, run: Run, began: tuple[int, int]) -> Timetable:
         total = self.course.length or (length_of_fit(run, began) if self.course.has_end else None)

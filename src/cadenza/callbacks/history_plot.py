@@ -123,7 +123,7 @@ class HistoryPlot(Callback, Faults):
         measured = sum(len(row) for row in run.history.rows)
         if measured == self._drawn:
             return
-        watch = run._plan.watch if self.mark is None else None
+        watch = run.watch if self.mark is None else None
         mark, mode = (watch.name, watch.mode) if watch is not None else (self.mark, None)
         figure = plot_history(run.history, metrics=self.metrics, mark=mark, mode=mode, log_scale=self.log_scale)
         if figure is not None:

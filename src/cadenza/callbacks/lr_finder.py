@@ -12,6 +12,7 @@ from cadenza.callbacks.curves import is_number, whole
 from cadenza.callbacks.param_groups import set_lr
 from cadenza.callbacks.snapshot import Snapshot
 from cadenza.callbacks.trial import main_callback, trainer_beside
+from cadenza.registration import CallbackError
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -135,6 +136,9 @@ class LRFinder(Callback):
                 self._snapshot.restore()
                 self._snapshot = None
                 run.store["lr_finder"] = Sweep(tuple(self._lrs), tuple(self._losses), tuple(self._smoothed))
+
+    def after_load(self, run: Run) -> None:
+        raise CallbackError(f"{self.name}: a sweep that was interrupted begins anew; resume without {self.name}")
 
     def before_epoch(self, run: Run) -> None:
         run.skip_validation()

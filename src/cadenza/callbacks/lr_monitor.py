@@ -52,8 +52,10 @@ class LRMonitor(Callback):
     def explain(self) -> str:
         return f"lr{' and momentum' if self.momentum else ''} every {self.every}"
 
-    def after_register(self, run: Run) -> None:
-        self._used, self._cadence = {}, None
+    def before_run(self, run: Run) -> None:
+        self._cadence = None
+        if not run.clock.batches:
+            self._used = {}
 
     def before_train_iter(self, run: Run) -> None:
         if self._cadence is None:
@@ -71,6 +73,12 @@ class LRMonitor(Callback):
     def _log(self, run: Run) -> None:
         for name, value in self._used.items():
             run.log(name, value)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"used": dict(self._used)} if self._used else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._used = dict(state.get("used", {}))
 
 
 def rates(optimizers: Sequence[Optimizer], *, momentum: bool = True) -> dict[str, float | Tensor]:

@@ -181,7 +181,9 @@ class NaNGuard(Callback):
         if self._tape is None:
             return None
         try:
-            if self._tape.due and not run._held:  # gradients that are held belong to batches before the moment
+            if (
+                self._tape.due and not run.holds_gradients
+            ):  # gradients that are held belong to batches before the moment
                 self._tape.begin(run)
             return self._tape.record(run)
         except CannotKeep as error:

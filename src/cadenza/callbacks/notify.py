@@ -105,7 +105,7 @@ class Notify(Callback):
 
     def after_register(self, run: Run) -> None:
         self._improved = self._warned = False
-        if "best" in self.on and run.mode == "fit" and run._plan.watch is None:
+        if "best" in self.on and run.mode == "fit" and run.watch is None:
             raise ValueError(f'{self.name} is to tell of the best, but nobody says of what: add Watch("val/loss")')
 
     def after_best(self, run: Run) -> None:

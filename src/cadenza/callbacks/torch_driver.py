@@ -12,12 +12,12 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from cadenza.callbacks.param_groups import Target
 from cadenza.callbacks.plateau import measured
 from cadenza.callbacks.snapshot import give_back, keep
+from cadenza.encoding import decoded, encoded
 
 if TYPE_CHECKING:
     from cadenza.run import Run
 
 Factory: TypeAlias = Callable[[Optimizer], Any]
-_PAIRS = "pairs of key and value"
 
 
 class TorchDriver:
@@ -95,7 +95,7 @@ class TorchDriver:
         if self._loaded is not None:
             states, self._loaded = self._loaded, None
             for scheduler, state in zip(self._schedulers, states, strict=True):
-                scheduler.load_state_dict(_decoded(state, scheduler.state_dict()))
+                scheduler.load_state_dict(decoded(state, scheduler.state_dict()))
 
     def _made(self, optimizer: Optimizer) -> Any:
         """Making one sets the learning rate of its first step; if it goes on from a saved state, that is undone."""
@@ -118,32 +118,7 @@ class TorchDriver:
     def state_dict(self) -> dict[str, Any]:
         if self._loaded is not None:
             return {"schedulers": self._loaded}
-        return {"schedulers": [_encoded(scheduler.state_dict()) for scheduler in self._schedulers]}
+        return {"schedulers": [encoded(scheduler.state_dict()) for scheduler in self._schedulers]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._loaded = list(state["schedulers"]) or None
-
-
-def _encoded(value: Any) -> Any:
-    """State as tensors and JSON: a dict whose keys are no texts, such as milestones, as a list of pairs."""
-    if isinstance(value, dict):
-        if all(isinstance(key, str) for key in value):
-            return {key: _encoded(inner) for key, inner in value.items()}
-        return {_PAIRS: [[key, _encoded(inner)] for key, inner in value.items()]}
-    if isinstance(value, list | tuple):
-        return [_encoded(inner) for inner in value]
-    return value
-
-
-def _decoded(value: Any, like: Any) -> Any:
-    """What ``_encoded`` was given; ``like`` is a state of the same scheduler, for the kinds of its containers."""
-    if isinstance(value, dict):
-        pairs = value[_PAIRS] if _PAIRS in value else value.items()
-        known = like if isinstance(like, dict) else {}
-        plain = {key: _decoded(inner, known.get(key)) for key, inner in pairs}
-        return type(like)(plain) if isinstance(like, dict) else plain
-    if isinstance(value, list):
-        known_items = like if isinstance(like, list | tuple) and len(like) == len(value) else [None] * len(value)
-        items = [_decoded(inner, one) for inner, one in zip(value, known_items, strict=True)]
-        return tuple(items) if isinstance(like, tuple) else items
-    return value

@@ -38,6 +38,7 @@ Signatures:
 """
 
 from cadenza.checkpoint.errors import Damaged, NoCheckpoint, NotState, SaveFailed, UnknownFormat
+from cadenza.checkpoint.finding import read_at
 from cadenza.checkpoint.manifest import FORMAT
 from cadenza.checkpoint.packing import Snapshot
 from cadenza.checkpoint.shelf import Saved, Shelf
@@ -60,5 +61,6 @@ __all__ = [
     "Writer",
     "load_into",
     "load_weights",
+    "read_at",
     "save_weights",
 ]

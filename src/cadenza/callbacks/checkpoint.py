@@ -1,0 +1,226 @@
+"""Checkpoints from which a run goes on to the last bit."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from cadenza.callback import Callback, Order, infer_mode
+from cadenza.clock import Cadence, Duration
+from cadenza.preemption import Preempted, Warnings
+from cadenza.state import collect
+
+if TYPE_CHECKING:
+    from cadenza.checkpoint import Outcome, Saved, Shelf, Writer
+    from cadenza.run import Run
+
+log = logging.getLogger("cadenza")
+SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")
+
+
+class Checkpoint(Callback):
+    """Saves everything that shapes the future of a run, and lets ``fit(..., resume="auto")`` go on from it.
+
+    It saves ``every`` so many epochs, steps or minutes, when a callback asks ``run.save()``, and at the end. Kept are
+    the newest ``keep_last`` and the ``keep_best`` best by ``monitor`` (by the watched metric if it is not given).
+    They go to the folder or URL ``to``, else into the experiment's folder, else into ``checkpoints``. The copy to main
+    memory is made at once, the writing in the background (not with ``background=False``).
+
+    SIGTERM, SIGINT and SIGUSR1, by which schedulers warn, save at the next safe point and end the run with
+    ``Preempted`` (exit code 143) or KeyboardInterrupt; a second Ctrl-C ends it at once. With ``grace``, the time that
+    the scheduler leaves, a save that would not fit into it is not begun. If a save fails, the run goes on with a
+    warning, or ends with ``on_failure="raise"``.
+
+    >>> import cadenza, tempfile, torch
+    >>> from cadenza.testing import tiny_classifier, tiny_loader
+    >>> folder = tempfile.mkdtemp()
+    >>> def train(epochs):
+    ...     model = tiny_classifier()
+    ...     sgd, loss = torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.CrossEntropyLoss()
+    ...     trainer = cadenza.Trainer(model, sgd, loss, callbacks=[Checkpoint(to=folder)], device="cpu")
+    ...     return trainer.fit(tiny_loader(), epochs=epochs, resume="auto")
+    >>> len(train(epochs=2).epochs), len(train(epochs=5).epochs)
+    (2, 5)
+    """
+
+    order = Order.SAVE
+    owns = frozenset({"save"})
+
+    def __init__(
+        self,
+        every: str | None = "1 epoch",
+        *,
+        keep_last: int = 2,
+        keep_best: int = 1,
+        monitor: str | None = None,
+        mode: str | None = None,
+        to: str | PathLike[str] | None = None,
+        background: bool = True,
+        final: bool = True,
+        grace: str | None = None,
+        signals: Sequence[str] = SIGNALS,
+        on_failure: str = "warn",
+        replace: bool = False,
+    ) -> None:
+        self.every = None if every is None else Duration.interval(every)
+        if self.every is not None and self.every.unit not in ("epochs", "steps", "seconds"):
+            raise ValueError(f"every counts epochs, steps or time, not {self.every.unit}: {every!r}")
+        for name, count, least in (("keep_last", keep_last, 1), ("keep_best", keep_best, 0)):
+            if not isinstance(count, int) or isinstance(count, bool) or count < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, not {count!r}")
+        if mode not in (None, "min", "max"):
+            raise ValueError(f'mode is "min" or "max", not {mode!r}')
+        if on_failure not in ("warn", "raise"):
+            raise ValueError(f'on_failure is "warn" or "raise", not {on_failure!r}')
+        self.keep_last, self.keep_best, self.monitor, self.mode = keep_last, keep_best, monitor, mode
+        self.to, self.background, self.final, self.on_failure = to, background, final, on_failure
+        self.replace = replace
+        self.grace = None if grace is None else Duration.parse(grace)
+        if self.grace is not None and self.grace.unit != "seconds":
+            raise ValueError(f'grace is a time such as "30 seconds", not {grace!r}')
+        self.warnings = Warnings(signals)
+        self.id = ""
+        self._writer: Writer | None = None
+        self._by_epoch: Cadence | None = None
+        self._in_between: Cadence | None = None
+        self._pending = False
+
+    def explain(self) -> str:
+        every = "when asked" if self.every is None else f"every {self.every}"
+        best = f" and {self.keep_best} best" if self.keep_best else ""
+        by = f" by {self.monitor} ({self.mode or infer_mode(self.monitor)})" if self.monitor and self.keep_best else ""
+        return f"{every}, keeps {self.keep_last} newest{best}{by}"
+
+    # The shelf ------------------------------------------------------------------------------------------------------
+
+    def shelf(self, experiment: Any = None) -> Shelf:
+        """Where the checkpoints lie."""
+        from cadenza.checkpoint import Shelf
+
+        folder = self.to if self.to is not None else getattr(experiment, "checkpoints", None)
+        return Shelf(str(folder if folder is not None else "checkpoints"))
+
+    def newest(self, experiment: Any = None) -> Saved | None:
+        """The newest valid checkpoint, or None if there is none yet."""
+        return self._make_writer(self.shelf(experiment)).recover()
+
+    def _make_writer(self, shelf: Shelf) -> Writer:
+        from cadenza.checkpoint import Writer
+
+        return Writer(
+            shelf,
+            keep_last=self.keep_last,
+            keep_best=self.keep_best,
+            background=self.background,
+            on_failure=self.on_failure,
+        )
+
+    # When -----------------------------------------------------------------------------------------------------------
+
+    def around_run(self, run: Run) -> Iterator[None]:
+        with self.warnings.heeded():
+            yield
+
+    def before_run(self, run: Run) -> None:
+        if run.mode != "fit":
+            return
+        shelf = self.shelf(run.experiment)
+        self._refuse_others(shelf)
+        self.id = self.id or uuid.uuid4().hex
+        cadence = None if self.every is None else Cadence(self.every, run.clock)
+        by_epoch = self.every is not None and self.every.unit == "epochs"
+        self._by_epoch, self._in_between = (cadence, None) if by_epoch else (None, cadence)
+        self._writer = self._make_writer(shelf)
+
+    def _refuse_others(self, shelf: Shelf) -> None:
+        """A new run does not write among the checkpoints of another, which its retention would delete."""
+        others = {meta.get("run") for meta in shelf.metas().values()} - {self.id}
+        if others and not self.replace:
+            raise FileExistsError(
+                f"{shelf.store} holds the checkpoints of another run: go on with it by fit(..., resume='auto'), give "
+                "another folder with Checkpoint(to=...), or let this run take its place with Checkpoint(replace=True)"
+            )
+
+    def after_iter(self, run: Run) -> None:
+        if self.warnings.came:
+            self._preempt(run)
+        elif self._in_between is not None and run.stage == "train" and self._in_between.due(run.clock):
+            run.save()
+        if self._pending and self._writer is not None and not self._writer.busy:
+            self._tell(run, self._writer.poll())
+
+    def _tell(self, run: Run, outcomes: Iterable[Outcome]) -> None:
+        self._pending = False
+        run.tell_saved(outcome.name for outcome in outcomes if outcome.name is not None)
+
+    def after_epoch(self, run: Run) -> None:
+        due = self._by_epoch is not None and self._by_epoch.due(run.clock)
+        if self.warnings.came or (due and not (self.final and run.is_last_epoch)):
+            run.save()
+
+    def after_run(self, run: Run) -> None:
+        if run.mode == "fit" and self.final:
+            run.save()
+
+    def _preempt(self, run: Run) -> None:
+        """In training the save comes first. An evaluation is broken off; what is saved is how it began."""
+        if run.mode == "fit" and run.stage == "train":
+            run.save()
+        elif run.mode != "fit" or not run.is_nested:
+            raise self.warnings.error(f"{self.warnings.name} came in {run.stage}")
+
+    def after_error(self, run: Run) -> None:
+        broken_off = isinstance(run.error, Preempted | KeyboardInterrupt) and self.warnings.came
+        if broken_off and run.mode == "fit" and run.stage in ("val", "test") and not run.is_nested:
+            self._write(run)
+
+    # Saving ---------------------------------------------------------------------------------------------------------
+
+    def save(self, run: Run) -> None:
+        """Called by the loop at a safe point."""
+        self._write(run)
+        if self.warnings.came:
+            raise self.warnings.error(f"{self.warnings.name} came; the run is saved")
+
+    def _write(self, run: Run) -> None:
+        writer = self._writer
+        if writer is None:
+            raise RuntimeError("Checkpoint saves while a fit runs")
+        if self.warnings.came and self.grace is not None:
+            left, needed = self.grace.amount - self.warnings.seconds(), writer.estimate()
+            if needed is not None and needed > left:
+                log.warning("a save takes about %.1f s, and %.1f s are left: the last one stands", needed, left)
+                return
+        monitor, mode, value = self._measured(run)
+        name = f"epoch={run.clock.epochs}-step={run.clock.steps}"
+        if value is not None:
+            name += f"-{monitor.replace('/', '_')}={value:.4g}"
+        meta = {"run": self.id, "epoch": run.clock.epochs, "step": run.clock.steps, "batch": run.clock.batches}
+        writer.save(name, collect(run), {**meta, "monitor": monitor, "mode": mode, "value": value})
+        self._pending = True
+        if self.warnings.came or run.is_ending:
+            self._tell(run, writer.wait())
+
+    def _measured(self, run: Run) -> tuple[str, str, float | None]:
+        watch = run.watch
+        monitor = self.monitor or (watch.name if watch is not None else "")
+        mode = self.mode or (infer_mode(monitor) if self.monitor or watch is None else watch.mode)
+        return monitor, mode, run.metrics.get(monitor)
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+            for problem in writer.problems:
+                log.warning("%s", problem)
+
+    # State ----------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"run": self.id} if self.id else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.id = state.get("run", "")

@@ -1,0 +1,26 @@
+"""A checkpoint by its path."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+
+from cadenza.checkpoint.manifest import FOLDER
+from cadenza.checkpoint.shelf import Saved, Shelf
+
+
+def read_at(path: str | PathLike[str]) -> Saved:
+    """Reads the checkpoint that ``path`` means: the folder of one, a folder of checkpoints of which the newest valid
+    one is taken, or the folder of an experiment that holds them under ``checkpoints``.
+
+    >>> import tempfile, torch
+    >>> folder = tempfile.mkdtemp()
+    >>> name = Shelf(folder).write("first", {"model": {"weight": torch.ones(1)}})
+    >>> read_at(folder).name == read_at(f"{folder}/{name}").name == name
+    True
+    """
+    text = fspath(path).rstrip("/\\")
+    parent, _, name = text.replace("\\", "/").rpartition("/")
+    if FOLDER.fullmatch(name):
+        return Shelf(parent or ".").read(name)
+    inside = Shelf(f"{text}/checkpoints")
+    return inside.read("last") if inside.names() else Shelf(text).read("last")

@@ -1,0 +1,79 @@
+"""A run that is told to end from outside: by a scheduler, a cloud, or Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class Preempted(SystemExit):
+    """The run was told to end by a signal, and saved itself. Uncaught it ends the process with the code 143."""
+
+    def __init__(self, message: str = "", code: int = 143) -> None:
+        super().__init__(code)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Warnings:
+    """Notes that a signal came. Who looks at ``name`` decides when to act; a second Ctrl-C acts at once.
+
+    Handlers exist only inside ``heeded``, in the main thread; earlier ones are called too, and come back afterwards.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        for name in names:
+            if not isinstance(name, str) or not name.startswith("SIG"):
+                raise ValueError(f'signals are names such as "SIGTERM", not {name!r}')
+        self.names = tuple(names)
+        self.name: str | None = None
+        self.since = 0.0
+
+    @property
+    def came(self) -> bool:
+        return self.name is not None
+
+    def seconds(self) -> float:
+        """How long ago the first signal came."""
+        return time.monotonic() - self.since
+
+    def error(self, message: str) -> BaseException:
+        """What ends the run."""
+        return KeyboardInterrupt(message) if self.name == "SIGINT" else Preempted(message)
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        self.name = None
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before: dict[signal.Signals, Any] = {}
+        try:
+            for name in self.names:
+                number = getattr(signal, name, None)  # not every system has every signal
+                if number is not None:
+                    before[number] = signal.signal(number, self._handler(name, signal.getsignal(number)))
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+    def _handler(self, name: str, earlier: Any) -> Callable[[int, FrameType | None], None]:
+        chained = earlier if callable(earlier) and earlier is not signal.default_int_handler else None
+
+        def note(number: int, frame: FrameType | None) -> None:
+            if name == "SIGINT" and self.name == "SIGINT":
+                raise KeyboardInterrupt
+            if self.name is None:
+                self.name, self.since = name, time.monotonic()
+            if chained is not None:
+                chained(number, frame)
+
+        return note

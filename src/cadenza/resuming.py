@@ -1,0 +1,195 @@
+"""How a run takes back what ``state.collect`` saved, so that it goes on as if it had never been interrupted.
+
+The state is loaded before ``before_run``, so that every callback finds things as they were. The points that open the
+run, the epoch and the pass are then played as ever; what their players changed is set right again at the place where
+the run stood.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from cadenza.decisions import Best
+from cadenza.encoding import decoded
+from cadenza.rng import set_rng_state, unpack_rng
+from cadenza.state import alike
+
+if TYPE_CHECKING:
+    from cadenza.callback import Callback
+    from cadenza.frames import Pass
+    from cadenza.run import Run
+
+log = logging.getLogger("cadenza")
+
+
+class Resume:
+    """A saved state on its way into a run, until the run stands where it was saved."""
+
+    def __init__(self, state: dict[str, Any], name: str = "") -> None:
+        self.state = state
+        self.name = name
+        self.position: dict[str, Any] | None = state["position"]
+        self.done = [tuple(one) for one in self.position["done"]] if self.position else []
+
+    # Before the run begins ------------------------------------------------------------------------------------------
+
+    def limit(self, run: Run, epochs: int | None, steps: int | None) -> None:
+        """Epochs and steps are the interrupted fit's total, counted from where that began."""
+        fit = self.state["fit"]
+        run._began = (fit["epochs"], fit["steps"])
+        run.num_epochs = None if epochs is None else fit["epochs"] + epochs
+        run._last_step = sys.maxsize if steps is None else fit["steps"] + steps
+
+    def is_finished(self, run: Run) -> bool:
+        """Whether the saved run had ended, and no more is wanted of it now than then."""
+        fit, clock = self.state["fit"], self.state["clock"]
+        if self.state["ended"] is None:
+            return False
+        same = (run.num_epochs, run.num_steps) == (fit["until_epoch"], fit["until"])
+        reached = run.num_epochs is not None and clock["epochs"] >= run.num_epochs
+        return same or reached or clock["steps"] >= run._last_step
+
+    def load(self, run: Run, callbacks: Sequence[Callback]) -> None:
+        """Takes back everything but the place in the epoch."""
+        state = self.state
+        run.module.load_state_dict(state["model"])
+        if isinstance(run.criterion, nn.Module):
+            run.criterion.load_state_dict(state["criterion"])
+        _load_each("optimizer", run.optimizers, state["optimizers"], load_optimizer)
+        _load_each("scheduler", run.schedulers, state["schedulers"], _load_scheduler)
+        run.clock.load_state_dict(state["clock"])
+        run.history.load_state_dict(state["history"])
+        run.store.update(state["store"])
+        run._feed_states = dict(state["feeds"])
+        run.training_state.best = None if state["best"] is None else Best(**state["best"])
+        run.training_state.seeded = True
+        run.metrics.clear()
+        run.metrics.update(state["metrics"])
+        run.epoch = run.clock.epochs
+        _load_callbacks(callbacks, state["callbacks"])
+
+    # While it opens its spans ---------------------------------------------------------------------------------------
+
+    def reopen_epoch(self, run: Run) -> None:
+        """The epoch that was open goes on with its row and with what was done in it."""
+        if self.position is None:
+            return
+        run._first_row_of_epoch = self.position["first_row"]
+        run._epoch.trained = self.position["trained"]
+        run._epoch.done = [*self.done]
+        if self.position["row"] is not None:
+            row = run._rows["epoch"] = run.history.rows[self.position["row"]]
+            row.complete = False
+
+    def skips(self, run: Run, stage: str, name: str | None) -> bool:
+        """Whether this pass was done in the epoch before the run was interrupted."""
+        if (stage, name) not in self.done:
+            return False
+        self.done.remove((stage, name))
+        return True
+
+    def reopen_pass(self, run: Run, this: Pass) -> None:
+        """The training pass goes on after the batches that were consumed."""
+        inside = self.position["pass"] if self.position else None
+        if inside is None or not this.training:
+            return
+        this.index = inside["consumed"] - 1
+        this.mean.load_state_dict(inside["mean"], run.device)
+
+    def set_rng(self, run: Run) -> None:
+        set_rng_state(unpack_rng(self.state["rng"]), run.device)
+
+    def arrive(self, run: Run) -> None:
+        """The run stands where it was saved: whatever its callbacks did on the way is set right. This ends the
+        resuming."""
+        run._resume = None
+        inside = self.position["pass"] if self.position else None
+        run.module.load_state_dict(self.state["model"])
+        gradients = self.state["gradients"]
+        for name, parameter in run.module.named_parameters():
+            gradient = gradients.get(name)
+            parameter.grad = None if gradient is None else gradient.to(parameter.device)
+        run._held = bool(inside and inside["held"])
+        run.metrics.clear()
+        run.metrics.update(self.state["metrics"])
+        self._set_row(run)
+        for callback in run.callbacks:
+            saved = self.state["callbacks"].get(callback.name)
+            if saved is not None and not alike(callback.state_dict(), saved):
+                log.debug("%s changed its state while the run was opened; it gets the saved one again", callback.name)
+                callback.load_state_dict(saved)
+        self.set_rng(run)
+
+    def _set_row(self, run: Run) -> None:
+        row = run._rows["epoch"]
+        if self.position is not None and row is not None and self.position["row"] is not None:
+            row.clear()
+            row.update(self.position["row_values"])
+
+
+class Found(Protocol):
+    """A checkpoint that was found."""
+
+    @property
+    def state(self) -> dict[str, Any]: ...
+    @property
+    def name(self) -> str: ...
+
+
+def find(resume: Any, callbacks: Sequence[Callback], experiment: Any) -> Found | None:
+    """The checkpoint that ``resume`` means: with "auto" the newest of the callback that saves, or None if there is none
+    yet; else the newest in a folder, or that in the folder itself."""
+    saver: Any = next((callback for callback in callbacks if "save" in callback.owns), None)
+    if resume == "auto":
+        if saver is None:
+            raise ValueError('resume="auto" goes on from what Checkpoint saved, but there is no such callback')
+        found: Found | None = saver.newest(experiment)
+        return found
+    if not isinstance(resume, str | PathLike):
+        raise TypeError(f'resume is "auto" or the path of a checkpoint, not {type(resume).__name__}')
+    from cadenza.checkpoint import read_at
+
+    return read_at(resume)
+
+
+def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Loads ``state`` without torch's cast of what is kept in another precision than the weights."""
+    optimizer.load_state_dict(state)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, saved in state["state"].items():
+        loaded = optimizer.state[parameters[int(index)]]
+        for name, value in saved.items():
+            if isinstance(value, Tensor) and loaded[name].dtype != value.dtype:
+                loaded[name] = value.to(loaded[name].device)
+
+
+def _load_scheduler(scheduler: Any, state: Any) -> None:
+    scheduler.load_state_dict(decoded(state, scheduler.state_dict()))
+
+
+def _load_each(what: str, objects: list[Any], states: list[Any], load: Any) -> None:
+    if len(objects) != len(states):
+        raise ValueError(f"the checkpoint holds {len(states)} {what}s, this trainer has {len(objects)}")
+    for one, state in zip(objects, states, strict=True):
+        load(one, state)
+
+
+def _load_callbacks(callbacks: Sequence[Callback], states: dict[str, Any]) -> None:
+    known = {callback.name: callback for callback in callbacks}
+    for name in states.keys() - known.keys():
+        warnings.warn(
+            f"the checkpoint holds the state of a callback {name!r}, which this trainer does not have", stacklevel=3
+        )
+    for name, callback in known.items():
+        if name in states:
+            callback.load_state_dict(states[name])
+        elif callback.state_dict():
+            log.info("the checkpoint holds no state of %s, which begins anew", name)

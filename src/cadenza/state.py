@@ -1,0 +1,150 @@
+"""Everything that shapes the future of a run, as one tree of tensors and plain values.
+
+``collect`` is called at a safe point: between two training iterations, between two epochs, after the run, or after an
+evaluation of the epoch was broken off. Then the tree holds the state at the beginning of that evaluation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from cadenza.data import Feed
+from cadenza.encoding import encoded
+from cadenza.frames import Epoch, Pass
+from cadenza.rng import pack_rng, rng_state
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+_SMALL = 1 << 16
+
+
+def collect(run: Run) -> dict[str, Any]:
+    """The state of ``run``. Its tensors are those of the run: copy them before it goes on."""
+    began = _evaluation(run)
+    now = beginning(run) if began is None else began
+    return {
+        "model": run.module.state_dict(),
+        "criterion": run.criterion.state_dict() if isinstance(run.criterion, nn.Module) else {},
+        "optimizers": [optimizer.state_dict() for optimizer in run.optimizers],
+        "schedulers": [encoded(scheduler.state_dict()) for scheduler in run.schedulers],
+        "gradients": gradients_of(run),
+        "clock": run.clock.state_dict(),
+        "history": run.history.state_dict(now["rows"]),
+        "best": None if run.best is None else asdict(run.best),
+        "fit": {"epochs": run._began[0], "steps": run._began[1], "until_epoch": run.num_epochs, "until": run.num_steps},
+        "ended": run.stop_reason or "" if run._ending else None,
+        "metrics": now["metrics"],
+        "callbacks": now["callbacks"],
+        "rng": now["rng"],
+        "feeds": now["feeds"],
+        "store": {name: value for name, value in run.store.items() if is_tree(value)},
+        "position": position_of(run, now),
+    }
+
+
+def beginning(run: Run) -> dict[str, Any]:
+    """What an evaluation changes, as it is now. Small tensors are copied, large ones belong to what does not change."""
+    row = run._rows["epoch"]
+    return {
+        "rows": len(run.history),
+        "row": None if row is None else dict(row),
+        "metrics": dict(run.metrics),
+        "callbacks": {callback.name: _kept(state) for callback in run.callbacks if (state := callback.state_dict())},
+        "rng": pack_rng(rng_state(run.device)),
+        "feeds": feeds_of(run),
+    }
+
+
+def feeds_of(run: Run) -> dict[str, Any]:
+    """Where each loader stands: the one of the training pass that is open after so many batches, the others between
+    two passes."""
+    states = dict(run._feed_states)
+    for key, (_, feed) in run._feeds.items():
+        if isinstance(feed, Feed):
+            inside = isinstance(run._pass, Pass) and run._pass.feed is feed and run._pass.training
+            states[key] = feed.state_dict(run._pass.index + 1 if inside else None)
+    return states
+
+
+def _evaluation(run: Run) -> dict[str, Any] | None:
+    """How things were when the evaluation that is open began; None if none is."""
+    outermost = next((frame for frame in run._open if isinstance(frame, Pass)), None)
+    return None if outermost is None else outermost.beginning
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone() if value.numel() <= _SMALL else value
+    if isinstance(value, dict):
+        return {key: _kept(inner) for key, inner in value.items()}
+    return [_kept(inner) for inner in value] if isinstance(value, list) else value
+
+
+def position_of(run: Run, now: dict[str, Any]) -> dict[str, Any] | None:
+    """Where in the epoch the run stands; None between two epochs."""
+    if not run._open:
+        return None
+    row = run._rows["epoch"]
+    position: dict[str, Any] = {
+        "trained": run._epoch.trained,
+        "done": [list(one) for one in run._epoch.done],
+        "first_row": run._first_row_of_epoch,
+        "row": None if row is None else next(i for i, one in enumerate(run.history.rows) if one is row),
+        "row_values": now["row"],
+        "pass": None,
+    }
+    this = run._open[-1]
+    if isinstance(this, Pass) and this.training:
+        position["pass"] = {
+            "consumed": this.index + 1,
+            "mean": this.mean.state_dict(),
+            "held": run._held,
+        }
+    return position
+
+
+def gradients_of(run: Run) -> dict[str, Tensor]:
+    """Gradients that wait for a step, by the names of their parameters; none in an ordinary training."""
+    return {name: p.grad for name, p in run.module.named_parameters() if p.grad is not None}
+
+
+def is_tree(value: Any) -> bool:
+    """Whether ``value`` is made of tensors and plain values alone, so that a checkpoint can hold it."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str | int) and is_tree(inner) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(is_tree, value))
+    return value is None or isinstance(value, bool | int | float | str | Tensor)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two trees hold the same values, to the last bit.
+
+    >>> alike({"a": [torch.ones(2), 1]}, {"a": [torch.ones(2), 1]}), alike({"a": 1}, {"a": 2})
+    (True, False)
+    """
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        same_form = one.shape == other.shape and one.dtype == other.dtype
+        return same_form and torch.equal(_bits(one), _bits(other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(alike(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return bool(one == other or (one != one and other != other))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """As bytes, in which a NaN equals itself and zero differs from minus zero."""
+    plain = tensor.detach().cpu().contiguous()
+    return plain if plain.numel() == 0 else plain.reshape(-1).view(torch.uint8)
+
+
+def mark_beginning(run: Run, this: Pass) -> None:
+    """An evaluation between training and the end of the epoch begins: what would be saved is kept."""
+    if run.mode == "fit" and run._plan.saver is not None and isinstance(run._open[-1], Epoch):
+        this.beginning = beginning(run)
