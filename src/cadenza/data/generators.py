@@ -110,7 +110,7 @@ def generators_in(*objects: Any) -> list[Any]:
             found.setdefault(id(one), one)
         elif id(one) not in seen:
             seen.add(id(one))
-            if isinstance(one, list | tuple):
+            if type(one) in (list, tuple) and all(one is not given for given in objects):  # not a list of batches
                 waiting += one[:64]
             for name, value in sorted(getattr(one, "__dict__", {}).items()):
                 if name in _LEADS_ON or is_generator(value):

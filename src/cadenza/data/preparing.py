@@ -12,6 +12,7 @@ from cadenza.data.feed import Feed
 from cadenza.data.mapped import MapFeed
 from cadenza.data.memory import TensorFeed, TensorLoader, why_not_in_memory
 from cadenza.data.order import splits_itself
+from cadenza.data.prefetch import DeviceFeed
 from cadenza.data.replayed import ReplayFeed, StatefulFeed
 from cadenza.data.streamed import StreamFeed
 
@@ -29,7 +30,8 @@ def prepare(
     """What the passes of ``stage`` iterate: a ``Feed``, or ``loader`` itself if nothing is asked of it.
 
     ``resumable``: ``feed.state_dict(consumed)`` and ``feed.load_state_dict`` work. ``world_size``: every rank gets its
-    part. ``share`` gives all ranks the value of rank 0; the default asks ``torch.distributed``.
+    part. ``share`` gives all ranks the value of rank 0; the default asks ``torch.distributed``. ``device``: if it is a
+    CUDA device, batches are copied there beside the training.
 
     >>> feed = prepare([10, 11, 12, 13], resumable=True)
     >>> batches = iter(feed)
@@ -43,21 +45,33 @@ def prepare(
     if isinstance(loader, Feed):
         return loader
     how: dict[str, Any] = {"stage": stage, "rank": rank, "world_size": world_size}
+    feed = _feed(loader, resumable, share or from_rank_0, how)
+    if device is None or device.type != "cuda" or _lies_on(feed, device):
+        return feed
+    return DeviceFeed(feed, device)
+
+
+def _feed(loader: Any, resumable: bool, share: Callable[[Any], Any], how: dict[str, Any]) -> Any:
     if isinstance(loader, TensorLoader):
-        return TensorFeed(loader.loader, share=share or from_rank_0, keep_on=loader.device, **how)
+        return TensorFeed(loader.loader, share=share, keep_on=loader.device, **how)
     if why_not_in_memory(loader) is None:
-        return TensorFeed(loader, share=share or from_rank_0, **how)
-    if world_size == 1 and not resumable and not _wants_epochs(loader):
+        return TensorFeed(loader, share=share, **how)
+    if how["world_size"] == 1 and not resumable and not _wants_epochs(loader):
         return loader
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
         return StatefulFeed(loader, divided=_divided(loader), **how)
     if isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__:
         _refuse_any_order(loader, resumable)
-        if not isinstance(loader.dataset, IterableDataset | IterDataPipe | MapDataPipe):
-            return MapFeed(loader, share=share or from_rank_0, watch=resumable, **how)
+        if not isinstance(loader.dataset, IterableDataset | MapDataPipe):
+            return MapFeed(loader, share=share, watch=resumable, **how)
         if not isinstance(loader.dataset, IterDataPipe | MapDataPipe):
-            return StreamFeed(loader, share=share or from_rank_0, divided=_divided(loader), **how)
+            return StreamFeed(loader, share=share, divided=_divided(loader), **how)
     return ReplayFeed(loader, divided=_divided(loader), **how)
+
+
+def _lies_on(feed: Any, device: torch.device) -> bool:
+    """Whether the batches come from that device already."""
+    return isinstance(feed, TensorFeed) and (feed.keep_on is not None or feed.loader.dataset.tensors[0].is_cuda)
 
 
 def _wants_epochs(loader: Any) -> bool:
