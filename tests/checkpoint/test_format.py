@@ -45,6 +45,7 @@ def first_state() -> dict[str, Any]:
         },
         "clock": {"steps": 500, "samples": 2**70, "best": float("inf"), "worst": float("nan"), "zero": -0.0},
         "callbacks": {"Notes": {"text": "é𝄞\n", "raw": b"\x00\xff", "on": True, "nothing": None, "$": "dollar"}},
+        "history": {"train/loss": [1 / (n + 1) for n in range(70)], "steps": tuple(range(70))},
         "complex": torch.tensor([1 + 2j, -0.5j], dtype=torch.complex128),
     }
 

@@ -86,6 +86,12 @@ EXACT = {
     "bytes": bytes(range(256)),
     "empty": [{}, [], (), "", b""],
     "dollar": {"$": "tensor", "value": 0},
+    "many numbers": [0.1 * i for i in range(99)] + [float("nan"), -0.0, float("-inf")],
+    "many whole numbers": [*range(-50, 50), 2**63 - 1, -(2**63)],
+    "many large numbers": [*range(100), 2**63],
+    "many of two kinds": [*range(100), 0.5],
+    "many flags": [True] * 100,
+    "a tuple of many": tuple(range(100)),
     "mixed keys": {0: "whole number", "0": "text", -1: None},
 }
 
@@ -93,6 +99,14 @@ EXACT = {
 @pytest.mark.parametrize("value", EXACT.values(), ids=EXACT)
 def test_corners_come_back_exactly(value: Any, tmp_path: Path) -> None:
     assert difference(through({"x": value}, tmp_path)["x"], value) is None
+
+
+def test_a_long_history_is_stored_as_tensors(tmp_path: Path) -> None:
+    losses = [1 / (i + 1) for i in range(100_000)]
+    assert through({"history": {"train/loss": losses}}, tmp_path)["history"]["train/loss"] == losses
+    folder = next(tmp_path.glob("000001-*"))
+    assert (folder / "state.json").stat().st_size < 1000
+    assert Shelf(tmp_path).write("t", {}, {"many": losses[:100]})
 
 
 def test_generators_go_on_from_where_they_were(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,7 +63,7 @@ class Manifest:
 
 def encode_meta(meta: Mapping[str, Any]) -> Any:
     """``meta`` as plain JSON; refuses what is no plain data."""
-    return encode(dict(meta), ("meta",), _no_tensors)
+    return encode(dict(meta), ("meta",), _no_tensors, long=sys.maxsize)
 
 
 def _no_tensors(tensor: Tensor, path: Path) -> int:

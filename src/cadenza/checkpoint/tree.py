@@ -11,7 +11,7 @@ import math
 import struct
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,21 +22,23 @@ from cadenza.checkpoint.errors import NotState
 Path = tuple[str | int, ...]
 Keep = Callable[[Tensor, Path], int]
 DEEPEST = 100
+LONG = 64
+"""Lists of numbers from this length on are stored as tensors: a long history costs next to nothing then."""
 ALLOWED = "state is tensors, numbers, text, bytes, None, and dicts, lists and tuples of these"
 
 
-def encode(value: Any, path: Path, keep: Keep) -> Any:
+def encode(value: Any, path: Path, keep: Keep, *, long: int = LONG) -> Any:
     """``value`` as plain JSON. ``keep(tensor, path)`` takes each tensor and answers with its number.
 
     >>> encode({"lr": 0.1, "betas": (0.9, 0.999)}, (), lambda tensor, path: 0)
     {'lr': 0.1, 'betas': {'$': 'tuple', 'value': [0.9, 0.999]}}
     """
-    return _Encoder(keep).node(value, path)
+    return _Encoder(keep, long).node(value, path)
 
 
 class _Encoder:
-    def __init__(self, keep: Keep) -> None:
-        self.keep = keep
+    def __init__(self, keep: Keep, long: int) -> None:
+        self.keep, self.long = keep, long
         self.open: set[int] = set()
 
     def node(self, value: Any, path: Path) -> Any:
@@ -66,10 +68,20 @@ class _Encoder:
         try:
             if isinstance(value, dict):
                 return self.mapping(value, path)
-            items = [self.node(inner, (*path, index)) for index, inner in enumerate(value)]
+            column = self.column(value, path) if len(value) >= self.long else None
+            items = column or [self.node(inner, (*path, index)) for index, inner in enumerate(value)]
             return items if type(value) is list else {"$": "tuple", "value": items}
         finally:
             self.open.discard(id(value))
+
+    def column(self, value: Sequence[Any], path: Path) -> Any:
+        """Many numbers of one kind as a tensor; None if they are something else."""
+        kinds = set(map(type, value))
+        if kinds == {float}:
+            return {"$": "floats", "value": self.keep(torch.tensor(value, dtype=torch.float64), path)}
+        if kinds == {int} and min(value) >= -(2**63) and max(value) < 2**63:
+            return {"$": "ints", "value": self.keep(torch.tensor(value, dtype=torch.int64), path)}
+        return None
 
     def mapping(self, value: dict[Any, Any], path: Path) -> Any:
         for key in value:
@@ -105,10 +117,10 @@ def decode(node: Any, tensor: Callable[[int], Tensor]) -> Any:
     if "$" not in node:
         return {key: decode(inner, tensor) for key, inner in node.items()}
     kind, value = node["$"], node["value"]
-    if kind in ("tensor", "array", "scalar"):
+    if kind in ("tensor", "array", "scalar", "floats", "ints"):
         return _from_tensor(kind, tensor(value))
     if kind == "tuple":
-        return tuple([decode(inner, tensor) for inner in value])
+        return tuple(decode(value, tensor))
     if kind in ("dict", "ordered"):
         pairs = [(decode(key, tensor), decode(inner, tensor)) for key, inner in value]
         return dict(pairs) if kind == "dict" else _ordered(pairs, decode(node["metadata"], tensor))
@@ -124,6 +136,8 @@ def decode(node: Any, tensor: Callable[[int], Tensor]) -> Any:
 def _from_tensor(kind: str, tensor: Tensor) -> Any:
     if kind == "tensor":
         return tensor
+    if kind in ("floats", "ints"):
+        return tensor.tolist()
     array = tensor.numpy()  # needs NumPy, as what was saved did
     return array if kind == "array" else array[()]
 
