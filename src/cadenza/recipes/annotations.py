@@ -46,10 +46,18 @@ class _Names(dict[str, Any]):
 def hints_of(thing: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of the arguments, as far as they can be known."""
     function = thing.__init__ if inspect.isclass(thing) else thing
+    names = getattr(function, "__globals__", {})
+    return {name: _evaluated(hint, names) for name, hint in getattr(function, "__annotations__", {}).items()}
+
+
+def _evaluated(hint: Any, names: dict[str, Any]) -> Any:
+    def bearer() -> None: ...
+
+    bearer.__annotations__ = {"hint": hint}
     try:
-        return typing.get_type_hints(function, localns=_Names(getattr(function, "__globals__", {})))
-    except Exception:  # whatever an annotation does when it is evaluated: without hints nothing is checked
-        return {}
+        return typing.get_type_hints(bearer, globalns=names, localns=_Names(names))["hint"]
+    except Exception:  # whatever an annotation does when it is evaluated: then this argument is not checked
+        return Any
 
 
 def converted(value: Any, hint: Any) -> Any:

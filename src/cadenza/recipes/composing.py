@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from cadenza.recipes.errors import RecipeError
-from cadenza.recipes.family import folders_of
+from cadenza.recipes.family import family, folders_of
 from cadenza.recipes.files import display
 from cadenza.recipes.hydra_source import PRIMARY, Shelf, register_source
 from cadenza.recipes.origins import Layer, Origins
@@ -37,7 +37,9 @@ def compose(primary: Path, overrides: Sequence[str] = ()) -> Composed:
     shelf = Shelf(primary, folders_of(primary))
     changes = [parse(text, shelf.is_group) for text in overrides]
     config = _composed(shelf, [change for change in changes if change.choice])
-    layers = [*shelf.layers.values(), *apply(changes, config)]
+    order = {path: place for place, (path, _) in enumerate(family(primary))}  # what others build on comes first
+    files = sorted(shelf.layers, key=lambda path: order.get(path, len(order)))
+    layers = [*(shelf.layers[path] for path in files), *apply(changes, config)]
     layers = [layer for layer in layers if layer.tree]
     return _resolved(config, Origins(layers), primary)
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cadenza.recipes.blueprints import Blueprint
 from cadenza.recipes.building import Builder, Built
 from cadenza.recipes.errors import RecipeError
-from cadenza.recipes.family import family
-from cadenza.recipes.files import READY, display, find_recipe
+from cadenza.recipes.files import READY, display, find_recipe, read_text, ready_names
 from cadenza.recipes.sections import Plan, Reader
 from cadenza.recipes.user_modules import import_module
-from cadenza.recipes.yaml_text import write_yaml
 
 
 class Recipe:
@@ -36,6 +34,7 @@ class Recipe:
     def text(self) -> str:
         """The whole recipe as YAML, which trains to the same result. Secrets are masked."""
         from cadenza.experiment.masking import masked
+        from cadenza.recipes.yaml_text import write_yaml
 
         return write_yaml(masked(self.written))
 
@@ -64,13 +63,7 @@ class Recipe:
         return self._with(seed=seed)
 
     def _with(self, **changes: Any) -> Recipe:
-        import dataclasses
-
         return Recipe(self.file, self.tree, self.written, dataclasses.replace(self.plan, **changes), self.origins)
-
-    @property
-    def objects(self) -> list[Blueprint]:
-        return [self.plan.model, *self.plan.callbacks.values()]
 
 
 def load(
@@ -88,6 +81,7 @@ def load(
     """
     try:
         from cadenza.recipes.composing import compose
+        from cadenza.recipes.family import family
     except ModuleNotFoundError as error:
         raise RecipeError(f"recipes need {error.name}: pip install 'cadenza[cli]'") from error
 
@@ -148,7 +142,6 @@ def _allowed(packages: Sequence[str]) -> list[str]:
 
 def ready() -> dict[str, dict[str, Any]]:
     """The ready recipes by name, with what they say of themselves."""
-    from cadenza.recipes.files import read_text, ready_names
     from cadenza.recipes.yaml_text import read_yaml
 
     found = {}

@@ -137,7 +137,8 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     ours = any(re.fullmatch(pattern, value) for _, pattern, _ in _PLAIN)
-    return dumper.represent_scalar(f"{_TAG}str", value, style="'" if ours else None)
+    style = '"' if not value.isprintable() else "'" if ours else None  # line ends of all kinds survive in "..." only
+    return dumper.represent_scalar(f"{_TAG}str", value, style=style)
 
 
 _Dumper.add_representer(str, _text)
