@@ -6,6 +6,7 @@ from cadenza.callback import Callback, MainCallback, Order, Watch, not_a_point
 from cadenza.clock import Clock, Duration
 from cadenza.decisions import Best
 from cadenza.distributed import launch
+from cadenza.execution.options import Execution
 from cadenza.history import History
 from cadenza.points import POINTS
 from cadenza.preemption import Preempted
@@ -22,6 +23,7 @@ __all__ = [
     "CallbackError",
     "Clock",
     "Duration",
+    "Execution",
     "History",
     "MainCallback",
     "Order",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
 
@@ -84,6 +84,15 @@ class Callback(Stubs):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back what ``state_dict`` returned."""
+
+    def recorded_as(self, run: Run) -> Hashable:
+        """What a capturable callback will do in this step, as far as the host decides it: steps that differ in it are
+        recorded one by one. Asked before each step that may be recorded or replayed."""
+        return None
+
+    def played_again(self, run: Run) -> None:
+        """Called after a recorded step was played again, in which no point is played: for what a capturable callback
+        counts on the host."""
 
     def close(self) -> None:
         """Called once at the end of every run, however it ended."""

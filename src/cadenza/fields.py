@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from cadenza.data import join, split
@@ -25,6 +26,15 @@ class _Gone:
 
 
 GONE: Any = _Gone()
+
+
+class Later:
+    """An output in memory that the next step writes over: it is copied when somebody reads it, and else never."""
+
+    __slots__ = ("copy",)
+
+    def __init__(self, copy: Callable[[], Any]) -> None:
+        self.copy = copy
 
 
 class FieldError(AttributeError):
@@ -84,6 +94,8 @@ class Fields:
         """What the model returned."""
         if self._output is GONE:
             raise FieldError("output", self._at, self.stage)
+        if type(self._output) is Later:
+            self._output = self._output.copy()
         return self._output
 
     @output.setter

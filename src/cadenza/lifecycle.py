@@ -118,6 +118,7 @@ def close(run: Run, error: BaseException | None) -> None:
         if isinstance(feed, Feed):
             feed.close()
     run._plan.release(run)
+    run._plan.executor.end()
     run._set_fields()
     run._last_loss = run._last_output = None
     if first is not None:

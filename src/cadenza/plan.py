@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from cadenza.callback import Callback, MainCallback, Watch, as_around, infer_mode, overrides
-from cadenza.execution import eager
 from cadenza.execution.backward import notice_own_steps
+from cadenza.execution.executor import Executor
+from cadenza.execution.options import Execution
 from cadenza.execution.step import needs_closure
 from cadenza.points import BEHAVIOURS, POINTS, STAGES, Kind, Point
 from cadenza.registration import CallbackError, check_callback, check_together
@@ -56,7 +57,7 @@ class StageScore:
         inside = [f"{kind}_{span}" for span in ("forward", "loss") for kind in _KINDS]
         self.plays_forward_or_loss = next((c.name for point in inside for c in plan.callbacks_at(point, stage)), None)
         self.count = None if type(plan.main).count is MainCallback.count else plan.main.count
-        self.verbs = eager.verbs(self)
+        self.verbs = plan.executor.verbs(self)
 
     def is_plain(self, *spans: str) -> bool:
         """Whether nobody plays in ``spans`` and their behaviours are the library's own."""
@@ -82,6 +83,7 @@ class Plan:
         every_rank: bool = False,
     ) -> None:
         self.optimizers = run.optimizers
+        self.executor = run._executor = run._executor or Executor(run.training_state.execution or Execution(), run)
         self.callbacks, self.main = arrange(callbacks, None if every_rank else (run.rank, run.local_rank))
         self._instrument = instrument
         self._table = self._players_by_point()
@@ -136,6 +138,11 @@ class Plan:
         """The players of ``point`` that belong to ``callback``."""
         return tuple(player for owner, player in self._table[point] if owner is callback)
 
+    @property
+    def instrumented(self) -> bool:
+        """Whether its players are wrapped, to be timed or recorded."""
+        return self._instrument is not None
+
     def label(self, point: str, player: Player) -> str:
         return self._labels.get((point, player), getattr(player, "__qualname__", "a callback"))
 
@@ -165,6 +172,7 @@ class Plan:
 
     def begin(self, run: Run) -> None:
         """Listens for optimizers that a user's own backward steps by itself."""
+        self.executor.begin()
         if not self.is_default("on_iter_backward"):
             self._handles = [notice_own_steps(run, optimizer) for optimizer in run.optimizers]
 
@@ -180,6 +188,7 @@ class Plan:
         follows = any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in run.schedulers)
         if follows and self.main.lr_every == "iter" and self.is_default("on_lr_adjust"):
             raise CallbackError('ReduceLROnPlateau follows a metric of epochs; it cannot go with lr_every = "iter"')
+        self.executor.check(self)
         closures = [type(optimizer).__name__ for optimizer in run.optimizers if needs_closure(optimizer)]
         if run.mode != "fit" or not closures:
             return

@@ -28,6 +28,7 @@ from cadenza.verbs import NO_VERBS, Verbs
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback, MainCallback
+    from cadenza.execution.executor import Executor
     from cadenza.plan import Plan, Watched
     from cadenza.resuming import Resume
 
@@ -49,6 +50,10 @@ class Training:
     seed: int | None = None
     seeded: bool = False
     launched: bool = False
+    execution: Any = None
+    """How steps are executed, an ``Execution``; None is eagerly."""
+    told: list[str] = field(default_factory=list)
+    """Why steps of the last fit were not executed as asked for."""
 
 
 class Run(Rows):
@@ -82,6 +87,7 @@ class Run(Rows):
         self.scaler: Any = None
         self.stop_reason: str | None = None
         self._make_plan = make_plan
+        self._executor: Executor | None = None
         self._plan: Plan
         self._at: Point | None = None
         self._asked = 0

@@ -16,6 +16,7 @@ from cadenza import loop
 from cadenza.callback import Callback, FunctionCallback
 from cadenza.clock import Clock, Duration
 from cadenza.data import check_loader
+from cadenza.execution.options import Execution
 from cadenza.explain import Score, explain
 from cadenza.history import History
 from cadenza.plan import Plan, refuse_if_elsewhere
@@ -61,7 +62,7 @@ class Trainer:
         callbacks: Iterable[Callback] = (),
         device: str | torch.device = "auto",
         strategy: str = "auto",
-        execution: str = "eager",
+        execution: str | Execution = "eager",
         experiment: Any = None,
         seed: int | None = None,
     ) -> None:
@@ -69,8 +70,7 @@ class Trainer:
             raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
         if strategy not in ("auto", "single"):
             raise ValueError(f'strategy {strategy!r} is not available in this version; use "auto" or "single"')
-        if execution != "eager":
-            raise ValueError(f'execution {execution!r} is not available in this version; use "eager"')
+        options = Execution.of(execution)
         self._training = Training(
             module=model,
             optimizers=_listed(optimizer, Optimizer, "optimizer", "torch.optim.Optimizer"),
@@ -79,7 +79,11 @@ class Trainer:
             device=choose_device(device),
             experiment=experiment,
             seed=_seed_of(seed, experiment),
+            execution=options,
         )
+        if options.mode == "captured" and self._training.device.type != "cuda":
+            device = self._training.device.type
+            raise ValueError(f'execution="captured" needs a CUDA device, not {device!r}; "auto" captures where it can')
         self._taken = {"lr": "the trainer's scheduler"} if self._training.schedulers else {}
         self._callbacks = _checked(_with_first(experiment, callbacks), self._taken)
         self._last_run: weakref.ref[Run] | None = None
@@ -133,7 +137,8 @@ class Trainer:
 
     def explain(self) -> Score:
         """The score: every point, who plays there, in which order. Text when printed, a table in a notebook."""
-        return explain(Plan(self._callbacks, Run(self._training, self._plan), every_rank=True))
+        run = Run(self._training, self._plan)
+        return explain(Plan(self._callbacks, run, every_rank=True), run)
 
     # Running --------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, MainCallback, as_around
@@ -115,6 +115,14 @@ class When(Callback):
 
     def explain(self) -> str:
         return self.callback.explain()
+
+    def recorded_as(self, run: Run) -> Hashable:
+        is_open = self._iteration_open.get(run.stage, False)
+        return is_open, self.callback.recorded_as(run) if is_open else None
+
+    def played_again(self, run: Run) -> None:
+        if self._iteration_open.get(run.stage):
+            self.callback.played_again(run)
 
     def state_dict(self) -> dict[str, Any]:
         return self.callback.state_dict()

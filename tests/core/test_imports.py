@@ -265,6 +265,7 @@ SURFACE = [
     "CallbackError",
     "Clock",
     "Duration",
+    "Execution",
     "History",
     "MainCallback",
     "Order",

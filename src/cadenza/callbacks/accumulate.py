@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import torch
@@ -49,6 +49,7 @@ class Accumulate(Callback):
         if weight not in ("samples", "tokens") and not callable(weight):
             raise ValueError(f'weight is "samples", "tokens" or a function of the run, not {weight!r}')
         self.n, self.weight, self.drop_last = n, weight, drop_last
+        self.capturable = isinstance(weight, str)  # what a function returns may differ from batch to batch
         self.window = Window()
         self._count: Count = 0
         self._loaded = False
@@ -101,6 +102,17 @@ class Accumulate(Callback):
 
     def after_zero_grad(self, run: Run) -> None:
         self.window.clear()  # without a step if skip_step was asked for
+
+    def recorded_as(self, run: Run) -> Hashable:
+        window = self.window
+        return window.batches, window.total, window.reference, self._counted(run)
+
+    def played_again(self, run: Run) -> None:
+        """A recorded step did to the gradients what belongs to its place in the window."""
+        if "backward" not in run.skipped:
+            self.window.add(self._counted(run))
+        if not run._held:
+            self.window.clear()
 
     def _counted(self, run: Run) -> Count:
         if self.weight == "samples":

@@ -39,6 +39,17 @@ def verbs(score: StageScore) -> Verbs:
     return Verbs(whole, _only_in_evaluation, forward, backward, step, again_verb(score), step_optimizer)
 
 
+def opened_step(score: StageScore) -> Callable[[Run], bool]:
+    """A whole training step, one action after the other, without what adjusts the learning rate."""
+    forward, backward = forward_verb(score), backward_verb(score)
+    step = step_verb(score, adjusts_lr=False)
+
+    def play(run: Run) -> bool:
+        return forward(run) and backward(run) and step(run)
+
+    return play
+
+
 def _bare_step(score: StageScore, opened: Callable[[Run], bool]) -> Callable[[Run], bool]:
     """The whole step when nobody plays inside it; ``opened`` does it whenever something is out of the ordinary."""
     main = score.main

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 
-def step_verb(score: StageScore) -> Callable[[Run], bool]:
-    """The verb ``step``."""
+def step_verb(score: StageScore, *, adjusts_lr: bool = True) -> Callable[[Run], bool]:
+    """The verb ``step``; without ``adjusts_lr`` its caller does that."""
     plan = score.plan
     plain_optimizers = has_plain_optimizers(score)
     plain = score.is_plain("step", "zero_grad") and plain_optimizers
@@ -36,7 +36,7 @@ def step_verb(score: StageScore) -> Callable[[Run], bool]:
         clearing = clear_plainly
     if plain_optimizers and plan.is_default("on_iter_step"):
         stepping = _step_each
-    adjust_lr = plan.adjust_lr if score.main.lr_every == "iter" else None
+    adjust_lr = plan.adjust_lr if score.main.lr_every == "iter" and adjusts_lr else None
     after_step, after_zero_grad = score.players("step")[2], POINTS["after_zero_grad"]
     play_step = action(score, "step", _stepping(stepping), SKIP_STEP)
     play_zero_grad = action(score, "zero_grad", clearing, SKIP_ZERO_GRAD)

@@ -1,0 +1,157 @@
+"""How the steps of one run are executed: the options, the forms of its optimizers, what records its steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from cadenza.execution import eager
+from cadenza.execution.forms import Form, allowed_form, captured_form, compiled_form
+from cadenza.execution.options import Execution
+from cadenza.execution.reasons import cycles_momentum, why_not, why_opened
+from cadenza.execution.region import Recorder, Region
+from cadenza.verbs import Verbs
+
+if TYPE_CHECKING:
+    from cadenza.plan import Plan, StageScore
+    from cadenza.run import Run
+
+log = logging.getLogger("cadenza")
+WARM_UPS = {"captured": (3, 3), "compiled": (1, 16)}
+"""How many steps are played before one is recorded: for the first shape, and for each further one."""
+
+
+class Executor:
+    """Lives as long as a run, over all its plans."""
+
+    def __init__(self, options: Execution, run: Run) -> None:
+        self.options, self.run = options, run
+        self.mode = options.mode
+        self.forms: list[Form] = []
+        self.recorder: Recorder | None = None
+        self._begun = False
+        self._undo: list[Callable[[], None]] = []
+
+    # The verbs ------------------------------------------------------------------------------------------------------
+
+    def verbs(self, score: StageScore) -> Verbs:
+        """The verbs of a stage. In training the step is one region, if the mode and all who play in it allow that."""
+        verbs = eager.verbs(score)
+        if score.stage != "train" or self.mode == "eager" or why_opened(score.plan, self.mode):
+            return verbs
+        return replace(verbs, train_step=self._fused(score, verbs.train_step))
+
+    def _fused(self, score: StageScore, plain: Callable[[Run], bool]) -> Callable[[Run], bool]:
+        """Made with the first step: only then is everything known that ``before_run`` may have changed."""
+        chosen: list[Callable[[Run], bool]] = []
+
+        def step(run: Run) -> bool:
+            if not chosen:
+                chosen.append(self._region(score, plain))
+            return chosen[0](run)
+
+        return step
+
+    def _region(self, score: StageScore, plain: Callable[[Run], bool]) -> Callable[[Run], bool]:
+        if self.recorder is None:
+            return plain
+        opened = eager.opened_step(score)
+        region = Region(
+            score,
+            opened,
+            plain,
+            self.recorder,
+            self.forms,
+            shapes=self.options.shapes,
+            warm_ups=WARM_UPS[self.recorder.name],
+            refuse=self._refuse,
+            tell=self._tell,
+        )
+        return region.step
+
+    # Beginning and end ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Puts the options in force that are no modes."""
+        if not self._begun:
+            self._begun = True
+            self._undo += settle(self.options, self.run)
+
+    def check(self, plan: Plan) -> None:
+        """Once ``before_run`` has set everything up: optimizers get their forms, what cannot be is refused or told."""
+        if self.run.mode != "fit" or self.options.plain:
+            return
+        options, device = self.options, self.run.device
+        self.run.training_state.told.clear()
+        for name in ("fused", "foreach"):
+            if self.mode == "eager" and getattr(options, name):
+                self.forms = [allowed_form(optimizer, device, name) for optimizer in self.run.optimizers]
+        if self.mode != "eager":
+            why = why_opened(plan, self.mode)
+            if why is not None and self.mode != "auto":
+                self._refuse(why)
+            self._choose_forms()
+        for form in self.forms:
+            form.begin()
+
+    def _choose_forms(self) -> None:
+        run, device = self.run, self.run.device
+        why = why_not(self.mode, run)
+        if why is None and run.scaler is not None:
+            why = "an fp16 scaler decides on the host whether a step is made"
+        if why is not None:
+            self._refuse(why)
+            return
+        if self.mode == "compiled":
+            from cadenza.execution.tracing import TraceRecorder
+
+            self.forms = [compiled_form(optimizer, device) for optimizer in run.optimizers]
+            self.recorder = TraceRecorder(self.forms)
+            return
+        from cadenza.execution.graphs import GraphRecorder
+
+        cycles, fused = cycles_momentum(run), self.options.fused
+        self.forms = [captured_form(one, device, fused=fused, cycles=cycles) for one in run.optimizers]
+        self.recorder = GraphRecorder(device)
+
+    def end(self) -> None:
+        """Takes everything back: the optimizers are the user's own again, memory is let go of."""
+        for form in self.forms:
+            form.end()
+        while self._undo:
+            self._undo.pop()()
+        self.recorder = None
+
+    # Saying why not -------------------------------------------------------------------------------------------------
+
+    def _refuse(self, why: str) -> None:
+        if self.mode != "auto":
+            raise RuntimeError(
+                f'execution="{self.mode}" is not possible here: {why}. With execution="auto" such steps are played one '
+                "by one"
+            )
+        self._tell(why)
+
+    def _tell(self, why: str) -> None:
+        told = self.run.training_state.told
+        if why not in told:
+            told.append(why)
+            log.info("steps are not %s: %s", "captured" if self.mode == "auto" else self.mode, why)
+
+
+def settle(options: Execution, run: Run) -> list[Callable[[], None]]:
+    """Applies the options that are no modes; returns what takes them back."""
+    undo: list[Callable[[], None]] = []
+    if options.channels_last:
+        run.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if options.tf32 is not None and run.device.type == "cuda":
+        precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = options.tf32
+        undo.append(lambda: torch.set_float32_matmul_precision(precision))
+        undo.append(lambda: setattr(torch.backends.cudnn, "allow_tf32", convolutions))
+    return undo

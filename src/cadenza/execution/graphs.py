@@ -1,0 +1,141 @@
+"""Steps as CUDA graphs: recorded on a stream of their own, played again with one launch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cadenza.execution.host_waits import host_waits, recover, waiting_is_an_error
+from cadenza.execution.kept import Kept
+from cadenza.execution.leaves import tensors_of, with_tensors
+from cadenza.execution.recording import CannotRecord, Outcome, Recording, first_line
+from cadenza.fields import GONE, UNWEIGHTED, Later
+
+if TYPE_CHECKING:
+    from cadenza.callback import Callback
+    from cadenza.run import Run
+
+
+class GraphRecorder:
+    """Plays the first steps of a shape on a side stream, then records one; all graphs share one pool of memory."""
+
+    name = "captured"
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.pool: Any = None
+
+    def warm_up(self, run: Run, opened: Callable[[Run], bool], *, last: bool) -> tuple[bool, str | None]:
+        """A real step. In the last one before a recording it is watched whether the host waits for the device."""
+        here = torch.cuda.current_stream(run.device)
+        self.stream.wait_stream(here)
+        run._last_loss = run._last_output = None  # what autograd keeps for them belongs to another stream
+        with torch.cuda.stream(self.stream), host_waits() if last else nullcontext([]) as waits:
+            result = opened(run)
+        here.wait_stream(self.stream)
+        if run._loss is not GONE:
+            run._loss, run._output = run._loss.detach(), with_tensors(run._output, Tensor.detach)
+        return result, f"the step waits for the device: {waits[0]}" if waits else None
+
+    def record(
+        self, run: Run, opened: Callable[[Run], bool], callbacks: tuple[Callback, ...], prepare: Callable[[], None]
+    ) -> tuple[Recording, bool]:
+        """Records the step of this batch without doing it, then plays it."""
+        batch, kept = run._batch, Kept(run, callbacks)
+        graph, parameters = torch.cuda.CUDAGraph(), kept.parameters
+        try:
+            prepare()
+            static = with_tensors(batch, lambda tensor: tensor.detach().clone())
+            before = list(kept.gradients)
+            run._last_loss = run._last_output = None
+            run._batch = static
+            result = self._capture(graph, lambda: opened(run))
+            outcome = Outcome.of(run, result, kept.steps, parameters)
+            changed = kept.what_changed()
+            if changed is not None:
+                raise CannotRecord(changed)
+            recording = Graph(graph, static, before, parameters, outcome, run._loss, run._output)
+        except BaseException as error:
+            if not isinstance(error, CannotRecord):
+                recover(run.device, self.pool)
+            kept.put_back()
+            if isinstance(error, CannotRecord) or not isinstance(error, Exception):
+                raise
+            raise CannotRecord(first_line(error)) from error
+        rng = kept.rng["cuda"]
+        if not torch.equal(rng, torch.cuda.get_rng_state(run.device)):  # recording draws nothing, playing does
+            torch.cuda.set_rng_state(rng, run.device)
+        recording.take_over(run, batch)
+        return recording, result
+
+    def _capture(self, graph: Any, step: Callable[[], bool]) -> bool:
+        """Records ``step``. A wait for the device is an error of the host first, before it could spoil the capture."""
+        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The CUDA Graph is empty")
+            with (
+                waiting_is_an_error(),
+                torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"),
+            ):
+                return step()
+
+
+class Graph(Recording):
+    """One graph, with the memory from which it reads the batch and in which it leaves what it computed."""
+
+    def __init__(
+        self,
+        graph: Any,
+        batch: Any,
+        before: list[Tensor | None],
+        parameters: list[Tensor],
+        outcome: Outcome,
+        loss: Any,
+        output: Any,
+    ) -> None:
+        self.graph, self.outcome, self.parameters, self.before = graph, outcome, parameters, before
+        self.inputs = list(tensors_of(batch))
+        self.accumulates = any(gradient is not None for gradient in before)
+        self.leaves_gradients = any(gradient is not None for gradient in outcome.gradients)
+        self.loss = loss.detach() if isinstance(loss, Tensor) else loss
+        self.output = with_tensors(output, Tensor.detach) if output is not GONE else GONE
+
+    def take_over(self, run: Run, batch: Any) -> None:
+        """After recording: what stands on the host is there already, now the device does its part."""
+        run._batch = batch
+        run.loss_weight = UNWEIGHTED
+        self.graph.replay()
+        self._show(run)
+
+    def play(self, run: Run) -> bool:
+        batch = run._batch
+        for mine, given in zip(self.inputs, tensors_of(batch), strict=True):
+            mine.copy_(given, non_blocking=True)
+        if self.accumulates:
+            self._take_gradients()
+        self.graph.replay()
+        self.replays += 1
+        if self.leaves_gradients or self.accumulates:
+            for parameter, gradient in zip(self.parameters, self.outcome.gradients, strict=True):
+                parameter.grad = gradient
+        self.outcome.leave(run)
+        self._show(run)
+        return self.outcome.result
+
+    def _take_gradients(self) -> None:
+        """Gradients that are held lie where the graph adds to them, unless they came from somewhere else."""
+        for parameter, mine in zip(self.parameters, self.before, strict=True):
+            given = parameter.grad
+            if mine is not None and given is not None and given is not mine:
+                mine.copy_(given)
+
+    def _show(self, run: Run) -> None:
+        """The loss is a copy, and so is the output as soon as somebody reads it."""
+        run._loss = self.loss.clone() if isinstance(self.loss, Tensor) else self.loss
+        output = self.output
+        run._output = output if output is GONE else Later(lambda: with_tensors(output, Tensor.clone))

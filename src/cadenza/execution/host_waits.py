@@ -1,0 +1,89 @@
+"""Where the host waits for a CUDA device: found before a step is captured, and forbidden while it is."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import torch
+
+_WAITED = "called a synchronizing CUDA operation"
+_PROTOTYPE = "Synchronization debug mode is a prototype"
+
+
+@contextmanager
+def host_waits() -> Iterator[list[str]]:
+    """Lists the places at which the host waits inside. A program that has torch tell of waits itself keeps that."""
+    found: list[str] = []
+    if torch.cuda.get_sync_debug_mode() != 0:
+        yield found
+        return
+    with warnings.catch_warnings(record=True) as caught, _instead(lambda place: found.append(place)):
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    for one in caught:
+        if str(one.message).startswith(_WAITED):
+            found.append(f"{one.filename}:{one.lineno}")
+        elif not str(one.message).startswith(_PROTOTYPE):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+@contextmanager
+def waiting_is_an_error() -> Iterator[None]:
+    """A wait inside raises on the host, and does not reach the device."""
+
+    def refuse(place: str) -> None:
+        raise RuntimeError(f"the step waits for the device: {place}")
+
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _PROTOTYPE)
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        with _instead(refuse):
+            yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+@contextmanager
+def _instead(waited: Callable[[str], None]) -> Iterator[None]:
+    """Tells of calls of ``synchronize``, of which torch itself does not tell; those of capturing itself pass."""
+    with ExitStack() as undo:
+        owners: tuple[Any, ...] = (torch.cuda, torch.accelerator, torch.cuda.Event)
+        for owner in owners:
+            wait = owner.synchronize
+            owner.synchronize = _told(wait, waited)
+            undo.callback(setattr, owner, "synchronize", wait)
+        yield
+
+
+def _told(wait: Callable[..., Any], waited: Callable[[str], None]) -> Callable[..., Any]:
+    def told(*args: Any, **more: Any) -> Any:
+        caller = sys._getframe(1)
+        if caller.f_globals.get("__name__") != "torch.cuda.graphs":
+            waited(f"{caller.f_code.co_filename}:{caller.f_lineno}")
+        return wait(*args, **more)
+
+    return told
+
+
+def recover(device: torch.device, pool: Any) -> None:
+    """After a capture that the device itself ended: torch leaves its generator and its memory as if capturing went on.
+    Ends both; an empty capture that succeeds puts the generator right."""
+    with suppress(Exception):
+        torch.ones((), device=device).bernoulli_()
+        return
+    with suppress(Exception):
+        torch._C._cuda_endAllocateToPool(device.index or 0, pool)
+    with suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            pass

@@ -1,0 +1,54 @@
+"""How a trainer executes its steps, as the user says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MODES = ("eager", "auto", "captured", "compiled")
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How steps are executed. ``Trainer(..., execution="auto")`` is short for ``Execution("auto")``.
+
+    ``mode`` is "eager", "auto", "captured" or "compiled". ``fused`` and ``foreach`` allow torch's form of that name for
+    the optimizers, which rounds differently; ``fused=False`` forbids the fused form that a captured step chooses by
+    itself. ``channels_last`` lays out the weights of convolutions so, ``tf32`` turns TensorFloat-32 on or off while a
+    run is open; None leaves each as it is. ``shapes`` is for how many shapes of a batch a step is kept at a time.
+
+    >>> Execution("captured", fused=True).mode
+    'captured'
+    """
+
+    mode: str = "eager"
+    fused: bool | None = None
+    foreach: bool | None = None
+    channels_last: bool | None = None
+    tf32: bool | None = None
+    shapes: int = 8
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"execution is one of {', '.join(MODES)}, not {self.mode!r}")
+        if self.fused and self.foreach:
+            raise ValueError("an optimizer is stepped in one form: fused=True or foreach=True, not both")
+        if self.foreach and self.mode != "eager":
+            raise ValueError(f'foreach=True is for "eager"; execution {self.mode!r} chooses its own form')
+        if self.fused and self.mode == "compiled":
+            raise ValueError('fused=True is not for "compiled": the compiler itself fuses what the optimizer does')
+        if not isinstance(self.shapes, int) or isinstance(self.shapes, bool) or self.shapes < 1:
+            raise ValueError(f"shapes is a whole number of at least 1, not {self.shapes!r}")
+
+    @classmethod
+    def of(cls, value: str | Execution) -> Execution:
+        """The options that ``value`` means, which is the name of a mode or options already."""
+        if isinstance(value, Execution):
+            return value
+        if not isinstance(value, str):
+            raise TypeError(f"execution is {', '.join(MODES)} or an Execution, not {type(value).__name__}")
+        return cls(value)
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing to do but to play the steps."""
+        return self == Execution(shapes=self.shapes)

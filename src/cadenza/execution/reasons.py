@@ -1,0 +1,79 @@
+"""Why steps are not recorded, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.optim import Optimizer
+
+from cadenza.execution.forms import captured_form, compiled_form, why_no_form, why_no_weights
+from cadenza.execution.options import Execution
+from cadenza.execution.region import inside_points
+from cadenza.points import BEHAVIOURS
+
+if TYPE_CHECKING:
+    from cadenza.plan import Plan
+    from cadenza.run import Run
+
+
+def why_not(mode: str, run: Run) -> str | None:
+    """Why no step of this training can be recorded, whoever plays, if so."""
+    if mode != "compiled" and run.device.type != "cuda":
+        return f"the device is {run.device.type}, and CUDA graphs need a GPU"
+    if run.world_size > 1 and mode == "auto":
+        return f'{run.world_size} processes train together; say execution="captured" if their batches are alike'
+    for optimizer in run.optimizers:
+        why = why_no_form(optimizer)
+        if why is not None:
+            return why
+    return why_no_weights(run.module, run.optimizers)
+
+
+def why_opened(plan: Plan, mode: str) -> str | None:
+    """Who plays inside the step and must be played one point after the other, if anybody."""
+    if plan.instrumented:
+        return "its points are being timed or recorded"
+    for point in inside_points():
+        for callback in plan.callbacks_at(point, "train"):
+            if not callback.capturable:
+                return f"{callback.name} plays {point} and is not capturable"
+    spans = ("forward", "loss", "backward", "step", "zero_grad")
+    own = [b.name for b in BEHAVIOURS if b.span in spans and "train" in b.stages and not plan.is_default(b.name)]
+    if own and not plan.main.capturable:
+        return f"{plan.main.name} has its own {own[0]}; declare capturable = True if it does nothing but device work"
+    return None
+
+
+def cycles_momentum(run: Run) -> bool:
+    """Whether a schedule sets the momentum between steps."""
+    owned = any(name.split("[")[0] == "momentum" for callback in run.callbacks for name in callback.owns)
+    return owned or any(getattr(scheduler, "cycle_momentum", False) for scheduler in run.schedulers)
+
+
+def words(plan: Plan, run: Run) -> list[str]:
+    """What ``explain`` says about how steps are executed; nothing for plain eager steps."""
+    options, told = plan.executor.options, run.training_state.told
+    if options.plain:
+        return []
+    extras = [f"{name}={getattr(options, name)}" for name in ("fused", "foreach", "channels_last", "tf32")]
+    extras = [one for one in extras if not one.endswith("None")]
+    lines = [f"Execution: {options.mode}" + (f" ({', '.join(extras)})" if extras else "")]
+    if options.mode == "eager":
+        return lines
+    why = [reason for reason in (why_not(options.mode, run), why_opened(plan, options.mode)) if reason is not None]
+    why += [one for one in told if one not in why]
+    done = "compiled" if options.mode == "compiled" else "captured"
+    lines += [f"  steps are played one by one: {reason}" for reason in why]
+    if not why:
+        lines.append(f"  forward to zero_grad is {done} as one region, once for each shape of a batch")
+    if why_not(options.mode, run) is None:
+        lines += [f"  {form_words(options, run, optimizer)}" for optimizer in run.optimizers]
+    return lines
+
+
+def form_words(options: Execution, run: Run, optimizer: Optimizer) -> str:
+    """The form in which ``optimizer`` is stepped, and how that differs."""
+    if options.mode == "compiled":
+        return compiled_form(optimizer, run.device).words()
+    cycles = any(getattr(scheduler, "cycle_momentum", False) for scheduler in run.schedulers)
+    return captured_form(optimizer, run.device, fused=options.fused, cycles=cycles).words()

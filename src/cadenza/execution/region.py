@@ -1,0 +1,222 @@
+"""From forward to zero_grad as one region: which steps are alike, which of them are recorded, and when they are not."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from cadenza.execution.forms import Form
+from cadenza.execution.kept import parameters_of
+from cadenza.execution.leaves import Unknown, shape_of
+from cadenza.execution.recording import CannotRecord, Recording, Uncompiled
+from cadenza.fields import UNWEIGHTED
+
+if TYPE_CHECKING:
+    from cadenza.callback import Callback
+    from cadenza.plan import StageScore
+    from cadenza.run import Run
+
+log = logging.getLogger("cadenza")
+_VARIANTS = 64
+"""How many steps of one shape are kept that differ in what callbacks do, such as the places in a window."""
+_PAYS_OFF = 20
+"""A recording that was let go of before it was played so often did not pay."""
+
+
+class Recorder(Protocol):
+    """What records steps."""
+
+    name: str
+
+    def warm_up(self, run: Run, opened: Callable[[Run], bool], *, last: bool) -> tuple[bool, str | None]: ...
+
+    def record(
+        self, run: Run, opened: Callable[[Run], bool], callbacks: tuple[Callback, ...], prepare: Callable[[], None]
+    ) -> tuple[Recording, bool]: ...
+
+
+class Region:
+    """The steps of one plan, recorded by shape. Whatever is out of the ordinary is played step by step instead."""
+
+    def __init__(
+        self,
+        score: StageScore,
+        opened: Callable[[Run], bool],
+        eager: Callable[[Run], bool],
+        recorder: Recorder,
+        forms: list[Form],
+        *,
+        shapes: int,
+        warm_ups: tuple[int, int],
+        refuse: Callable[[str], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.eager, self.tell = eager, tell
+        self.opened, self.recorder, self.forms, self.refuse = opened, recorder, forms, refuse
+        self.shapes, self.warm_ups = shapes, warm_ups
+        self.recordings: OrderedDict[Hashable, dict[Hashable, Recording]] = OrderedDict()
+        self.seen: dict[Hashable, int] = {}
+        self.wasted = 0
+        self.closed = False
+        """Whether all steps are played one by one from here on."""
+        self.full = False
+        """Whether no further shape is recorded."""
+        self.shapes_seen: set[Hashable] = set()
+        inside = _inside(score)
+        self.callbacks = tuple(callback for callback in inside if callback.capturable)
+        self.deciding = tuple(callback for callback in self.callbacks if _decides(callback))
+        self._modules: list[Any] = []
+        self._buffers: list[Any] = []
+        self._parameters: list[Any] = []
+        self._adjust_lr = score.plan.adjust_lr if score.main.lr_every == "iter" else None
+
+    def step(self, run: Run) -> bool:
+        """The verb ``train_step``."""
+        if run._asked or self.closed or run.scaler is not None or run.loss_weight is not UNWEIGHTED:
+            return self.eager(run)
+        result = self._ordinary(run)
+        if result and self._adjust_lr is not None:
+            self._adjust_lr(run)
+        return result
+
+    def _ordinary(self, run: Run) -> bool:
+        try:
+            shape = shape_of(run._batch)
+            kind = self._kind(run)
+            variants = self.recordings.get(shape)
+            recording = None if variants is None else variants.get(kind)
+        except (Unknown, TypeError) as error:
+            return self._give_up(run, f"{error}, which cannot be recorded")
+        if recording is None:
+            return self._approach(run, shape, kind)
+        if len(self.recordings) > 1:
+            self.recordings.move_to_end(shape)
+        for form in self.forms:
+            form.fill()
+        result = recording.play(run)
+        for callback in self.deciding:
+            callback.played_again(run)
+        return result
+
+    # What makes two steps alike -------------------------------------------------------------------------------------
+
+    def _kind(self, run: Run) -> Hashable:
+        """Everything on the host that shapes a step, beside the batch."""
+        if not self._modules:
+            self._modules = list(run.module.modules())
+            self._buffers = list(run.module.buffers())
+            self._parameters = parameters_of(run)
+        return (
+            run._held,
+            [form.version for form in self.forms].__repr__(),
+            tuple([module.training for module in self._modules]),
+            tuple([(p.data_ptr(), p.requires_grad, p.grad is None) for p in self._parameters]),
+            tuple([buffer.data_ptr() for buffer in self._buffers]),
+            tuple([_settings(form) for form in self.forms]),
+            tuple([callback.recorded_as(run) for callback in self.deciding]),
+            torch.is_autocast_enabled(run.device.type),
+        )
+
+    # Getting there --------------------------------------------------------------------------------------------------
+
+    def _approach(self, run: Run, shape: Hashable, kind: Hashable) -> bool:
+        """The first steps of a kind are played; then one is recorded."""
+        if self.full:
+            return self.opened(run)
+        self.shapes_seen.add(shape)
+        if len(self.shapes_seen) > 4 * self.shapes:
+            return self._stay(run)
+        key = (shape, kind)
+        count = self.seen[key] = self.seen.get(key, 0) + 1
+        needed = self.warm_ups[0] if not self.recordings else self.warm_ups[1]
+        if count <= needed:
+            result, why_not = self.recorder.warm_up(run, self.opened, last=count == needed)
+            if why_not is not None:
+                self._close(why_not)
+            return result
+        return self._record(run, shape, kind)
+
+    def _record(self, run: Run, shape: Hashable, kind: Hashable) -> bool:
+        if not self._has_room(shape):
+            return self._stay(run)
+        try:
+            recording, result = self.recorder.record(run, self.opened, self.callbacks, self._prepare)
+        except Uncompiled as error:
+            self._close(str(error))
+            return error.result
+        except CannotRecord as error:
+            return self._give_up(run, str(error))
+        self.recordings.setdefault(shape, {})[kind] = recording
+        return result
+
+    def _prepare(self) -> None:
+        for form in self.forms:
+            form.fill()
+
+    def _has_room(self, shape: Hashable) -> bool:
+        """Lets go of the shape that was not in use for longest, unless that happens too often to pay."""
+        variants = self.recordings.get(shape)
+        if variants is not None:
+            return len(variants) < _VARIANTS
+        if len(self.recordings) >= self.shapes:
+            _, old = self.recordings.popitem(last=False)
+            self.wasted += all(one.replays < _PAYS_OFF for one in old.values())
+        return self.wasted <= 2
+
+    def _stay(self, run: Run) -> bool:
+        """Keeps what is recorded; all else is played step by step from here on."""
+        self.full, self.closed = True, not self.recordings
+        self.tell(f"dynamic shapes: {len(self.shapes_seen)} shapes of batches so far, of which {self.shapes} are kept")
+        return self.opened(run)
+
+    def _give_up(self, run: Run, why: str) -> bool:
+        self._close(why)
+        return self.opened(run)
+
+    def _close(self, why: str) -> None:
+        """From here on steps are played one by one, with the optimizers in the same form."""
+        self.closed = True
+        self.recordings.clear()
+        self.refuse(why)
+
+
+def _settings(form: Form) -> Hashable:
+    """The values of an optimizer that a recorded step holds as they are: all but the rates that are tensors."""
+    rates = {"lr"} | ({"momentum"} if form.kind == "tensor sgd" else set())
+    found = []
+    for group in form.optimizer.param_groups:
+        values: list[Any] = [len(group["params"])]
+        for name in form.optimizer.defaults:
+            value = group[name]
+            if name in rates:
+                value = bool(value) if name == "momentum" else None
+            elif name == "betas" and form.kind == "tensor momentum":
+                value = value[1]
+            values.append(value)
+        found.append(tuple(values))
+    return tuple(found)
+
+
+def _inside(score: StageScore) -> list[Callback]:
+    plan = score.plan
+    found: dict[int, Callback] = {}
+    for point in inside_points():
+        found.update({id(callback): callback for callback in plan.callbacks_at(point, "train")})
+    return list(found.values())
+
+
+def inside_points() -> list[str]:
+    """The points inside the step."""
+    spans = ("forward", "loss", "backward", "step", "zero_grad")
+    return [f"{kind}_{span}" for span in spans for kind in ("before", "around", "after")]
+
+
+def _decides(callback: Callback) -> bool:
+    from cadenza.callback import Callback
+
+    kind = type(callback)
+    return kind.recorded_as is not Callback.recorded_as or kind.played_again is not Callback.played_again
