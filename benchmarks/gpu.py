@@ -64,7 +64,7 @@ def by_hand(case: Case, data: list[Any], epochs: int) -> Iterator[None]:
                     torch._foreach_copy_(kept, buffers)
             step += 1
             if step % 50 == 0:
-                float(loss)
+                loss.item()
         yield
 
 
@@ -82,7 +82,7 @@ def with_cadenza(case: Case, data: list[Any], epochs: int, execution: Any, told:
     @trainer.on("after_train_iter")
     def read(run: cadenza.Run) -> None:
         if run.clock.steps % 50 == 0:
-            float(run.loss)
+            run.loss.item()
 
     with trainer.run(epochs=epochs) as run:
         for _ in run.epochs():

@@ -93,6 +93,7 @@ def transformers(case: Case, parts: Callable[[Case], Any], data: list[Any]) -> f
     import transformers as hf
 
     hf.logging.set_verbosity_error()
+    warnings.simplefilter("ignore")
     model, optimizer, criterion = parts(case)
     average = [weight.detach().clone() for weight in model.parameters()]
 
@@ -121,6 +122,8 @@ def transformers(case: Case, parts: Callable[[Case], Any], data: list[Any]) -> f
                 report_to=[],
                 disable_tqdm=True,
                 dataloader_pin_memory=False,
+                per_device_train_batch_size=1,
+                accelerator_config={"dispatch_batches": False},
                 max_steps=epochs * len(data),
             )
             turn = lambda step: (1 + math.cos(math.pi * step / (3 * len(data)))) / 2  # noqa: E731

@@ -11,7 +11,6 @@ from cadenza.points import POINTS, SPAN, STAGES, Kind, Point
 if TYPE_CHECKING:
     from cadenza.callback import Callback
     from cadenza.plan import Plan
-    from cadenza.run import Run
 
 
 class Score(str):
@@ -27,7 +26,7 @@ class Score(str):
         return f"<table><tr><th>point</th><th>who plays</th><th>what is true there</th></tr>{cells}</table>"
 
 
-def explain(plan: Plan, run: Run) -> Score:
+def explain(plan: Plan) -> Score:
     """The score of ``plan``. Points that nobody plays are left out of the text and kept in the table."""
     rows = [(point.name, ", ".join(_players(plan, point)), point.says) for point in POINTS.values()]
     played = [(name, who) for name, who, _ in rows if who]
@@ -37,7 +36,7 @@ def explain(plan: Plan, run: Run) -> Score:
     if plan.watch is not None:
         better = "lower" if plan.watch.mode == "min" else "higher"
         lines.append(f"Watched: {plan.watch.name}, {better} is better (said by {plan.watch.who})")
-    lines += words(plan, run)
+    lines += words(plan)
     lines += ["", "The score (points that nobody plays are left out):"]
     lines += [f"  {' ' * _depth(name)}{name:<{width - _depth(name)}}  {who}" for name, who in played]
     score = Score("\n".join(lines))

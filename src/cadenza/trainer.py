@@ -137,8 +137,7 @@ class Trainer:
 
     def explain(self) -> Score:
         """The score: every point, who plays there, in which order. Text when printed, a table in a notebook."""
-        run = Run(self._training, self._plan)
-        return explain(Plan(self._callbacks, run, every_rank=True), run)
+        return explain(Plan(self._callbacks, Run(self._training, self._plan), every_rank=True))
 
     # Running --------------------------------------------------------------------------------------------------------
 

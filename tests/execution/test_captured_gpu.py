@@ -467,8 +467,10 @@ def test_a_wait_that_only_the_capture_meets_changes_nothing(late: str) -> None:
                 LATE[late](run)
 
     trainer, expected = made("auto", WaitsLate()), made("auto", Looks())
+    stream = torch.cuda.current_stream()
     same(played(trainer), played(expected))
     assert "one by one" in trainer.explain()
+    assert torch.cuda.current_stream() == stream
 
 
 def test_no_warning_of_torch_is_met(recwarn: pytest.WarningsRecorder) -> None:

@@ -23,7 +23,7 @@ KINDS = {
     "foreach": "torch's foreach form",
     "capturable": "torch's capturable form: its step count and rates are tensors, other rounding",
     "tensor momentum": "torch's capturable form, one parameter after the other, with its momentum in a tensor",
-    "tensor sgd": "SGD in which rate and momentum are tensors: other rounding",
+    "tensor sgd": "a form in which rate and momentum are tensors: other rounding",
 }
 _TENSOR_RATE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 """Those of torch whose capturable form takes the learning rate as a tensor."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +35,8 @@ class GraphRecorder:
         here = torch.cuda.current_stream(run.device)
         self.stream.wait_stream(here)
         run._last_loss = run._last_output = None  # what autograd keeps for them belongs to another stream
-        with torch.cuda.stream(self.stream), host_waits() if last else nullcontext([]) as waits:
+        watching: AbstractContextManager[list[str]] = host_waits() if last else nullcontext([])
+        with torch.cuda.stream(self.stream), watching as waits:
             result = opened(run)
         here.wait_stream(self.stream)
         if run._loss is not GONE:
@@ -46,7 +47,7 @@ class GraphRecorder:
         self, run: Run, opened: Callable[[Run], bool], callbacks: tuple[Callback, ...], prepare: Callable[[], None]
     ) -> tuple[Recording, bool]:
         """Records the step of this batch without doing it, then plays it."""
-        batch, kept = run._batch, Kept(run, callbacks)
+        batch, kept, here = run._batch, Kept(run, callbacks), torch.cuda.current_stream(run.device)
         graph, parameters = torch.cuda.CUDAGraph(), kept.parameters
         try:
             prepare()
@@ -61,6 +62,7 @@ class GraphRecorder:
                 raise CannotRecord(changed)
             recording = Graph(graph, static, before, parameters, outcome, run._loss, run._output)
         except BaseException as error:
+            torch.cuda.set_stream(here)  # torch does not come back from a capture that the device ended
             if not isinstance(error, CannotRecord):
                 recover(run.device, self.pool)
             kept.put_back()

@@ -50,9 +50,10 @@ def cycles_momentum(run: Run) -> bool:
     return owned or any(getattr(scheduler, "cycle_momentum", False) for scheduler in run.schedulers)
 
 
-def words(plan: Plan, run: Run) -> list[str]:
+def words(plan: Plan) -> list[str]:
     """What ``explain`` says about how steps are executed; nothing for plain eager steps."""
-    options, told = plan.executor.options, run.training_state.told
+    options, run = plan.executor.options, plan.executor.run
+    told = run.training_state.told
     if options.plain:
         return []
     extras = [f"{name}={getattr(options, name)}" for name in ("fused", "foreach", "channels_last", "tf32")]

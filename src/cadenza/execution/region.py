@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from cadenza.callback import Callback
 from cadenza.execution.forms import Form
 from cadenza.execution.kept import parameters_of
 from cadenza.execution.leaves import Unknown, shape_of
@@ -16,7 +17,6 @@ from cadenza.execution.recording import CannotRecord, Recording, Uncompiled
 from cadenza.fields import UNWEIGHTED
 
 if TYPE_CHECKING:
-    from cadenza.callback import Callback
     from cadenza.plan import StageScore
     from cadenza.run import Run
 
@@ -216,7 +216,6 @@ def inside_points() -> list[str]:
 
 
 def _decides(callback: Callback) -> bool:
-    from cadenza.callback import Callback
-
+    """Whether ``callback`` wants to be asked before a recorded step, or told after it."""
     kind = type(callback)
     return kind.recorded_as is not Callback.recorded_as or kind.played_again is not Callback.played_again

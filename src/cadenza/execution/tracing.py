@@ -6,6 +6,7 @@ all of these that the step reads or writes become inputs of the compiled functio
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -203,6 +204,7 @@ def compile_graph(graph: Any, inputs: list[Tensor]) -> Callable[..., Any]:
     """The compiled form of ``graph``. Random numbers are drawn as they would be without the compiler."""
     from torch._inductor import compile as inductor
 
-    with torch.no_grad(), torch._inductor.config.patch(fallback_random=True):
+    with torch.no_grad(), torch._inductor.config.patch(fallback_random=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the compiler about itself
         compiled: Callable[..., Any] = inductor(graph, list(inputs))
         return compiled

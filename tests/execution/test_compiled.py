@@ -1,0 +1,406 @@
+"""Compiled steps on the CPU: equal to eager ones up to rounding, and what happens when they cannot be."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cadenza import Callback, Execution, MainCallback, Run, Trainer, When
+from cadenza.callbacks import (
+    EMA,
+    Accumulate,
+    CosineSchedule,
+    GradientClip,
+    LRMonitor,
+    NaNGuard,
+    OneCycleSchedule,
+    Precision,
+)
+from cadenza.execution import executor, tracing
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
+    "sgd with momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "radam": lambda p: torch.optim.RAdam(p, lr=0.01),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
+}
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The traced operations are played as they are, without the compiler, which takes seconds for each."""
+    monkeypatch.setattr(tracing, "compile_graph", lambda graph, inputs: graph)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+
+
+def batches(count: int = 10, size: int = 8, last: int = 3) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(1)
+    return [(torch.randn(n, 6), torch.randint(0, 3, (n,))) for n in [size] * (count - 1) + [last]]
+
+
+def made(
+    execution: str | Execution,
+    *callbacks: Callback,
+    optimizer: str = "adam",
+    module: nn.Module | None = None,
+    schedule: Any = None,
+) -> Trainer:
+    module = module or model()
+    one = OPTIMIZERS[optimizer](module.parameters())
+    scheduler = None if schedule is None else schedule(one)
+    return Trainer(
+        module,
+        one,
+        nn.CrossEntropyLoss(),
+        scheduler=scheduler,
+        callbacks=callbacks,
+        device="cpu",
+        execution=execution,
+        seed=3,
+    )
+
+
+class Seen(Callback):
+    def __init__(self) -> None:
+        self.losses: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+
+    def after_train_iter(self, run: Run) -> None:
+        self.losses.append(run.loss.detach())
+        self.outputs.append(run.output.detach())
+
+
+def played(trainer: Trainer, epochs: int = 3) -> dict[str, Any]:
+    seen = Seen()
+    trainer.add(seen)
+    trainer.fit(batches(), epochs=epochs)
+    return {
+        "weights": trainer.model.state_dict(),
+        "losses": seen.losses,
+        "outputs": seen.outputs,
+        "averages": [callback.average for callback in trainer.callbacks if isinstance(callback, EMA)],
+        "state": trainer._training.optimizers[0].state_dict(),
+        "rng": torch.get_rng_state(),
+        "clock": (trainer.clock.batches, trainer.clock.steps, trainer.clock.samples),
+        "history": trainer.history["train/loss"],
+        "rates": trainer.history["lr"] if "lr" in trainer.history else None,  # noqa: SIM401
+    }
+
+
+def close(one: Any, other: Any, where: str = "") -> None:
+    if isinstance(one, Tensor):
+        assert one.dtype == other.dtype, where
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=3e-5, msg=lambda text: f"{where}: {text}")
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            close(one[key], other[key], f"{where}/{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), where
+        for index, (a, b) in enumerate(zip(one, other, strict=True)):
+            close(a, b, f"{where}/{index}")
+    elif isinstance(one, float):
+        assert one == pytest.approx(other, rel=1e-5), where
+    else:
+        assert one == other, where
+
+
+# The real compiler --------------------------------------------------------------------------------------------------
+
+
+def everything() -> list[Callback]:
+    return [GradientClip(norm=0.5), EMA(0.9), CosineSchedule(), LRMonitor(every="1 step")]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, Any]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    trainer = made("compiled", *little(), module=small(), optimizer="sgd")
+    result = {"trainer": trainer, **played(trainer)}
+    torch.set_num_threads(threads)
+    return result
+
+
+def small() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Dropout(0.2), nn.Linear(6, 3))
+
+
+def little() -> list[Callback]:
+    return [EMA(0.9), CosineSchedule(), LRMonitor(every="1 step")]
+
+
+def test_a_compiled_training_equals_the_eager_one(compiled: dict[str, Any]) -> None:
+    expected = played(made("eager", *little(), module=small(), optimizer="sgd"))
+    for key in expected:
+        close(compiled[key], expected[key], key)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer", ["adam", "sgd with momentum"])
+def test_a_larger_compiled_training_equals_the_eager_one(optimizer: str) -> None:
+    close(*[played(made(mode, *everything(), optimizer=optimizer)) for mode in ("compiled", "eager")])
+
+
+def test_losses_that_a_callback_keeps_are_its_own(compiled: dict[str, Any]) -> None:
+    losses = compiled["losses"]
+    assert len({float(loss) for loss in losses}) == len(losses) == 30
+
+
+def test_what_is_said_about_it(compiled: dict[str, Any]) -> None:
+    text = compiled["trainer"].explain()
+    assert "Execution: compiled" in text
+    assert "forward to zero_grad is compiled as one region" in text
+    assert "SGD is stepped in a form in which rate and momentum are tensors: other rounding" in text
+
+
+def test_the_optimizer_is_the_users_again(compiled: dict[str, Any]) -> None:
+    optimizer = compiled["trainer"]._training.optimizers[0]
+    assert "step" not in vars(optimizer)
+    assert isinstance(optimizer.param_groups[0]["lr"], float)
+
+
+# What is traced -----------------------------------------------------------------------------------------------------
+
+CALLBACKS: dict[str, Callable[[], list[Callback]]] = {
+    "nothing": list,
+    "clip, average, schedule": everything,
+    "accumulation": lambda: [Accumulate(3)],
+    "accumulation, clip": lambda: [Accumulate(3), GradientClip(norm=0.5)],
+    "dropped last window": lambda: [Accumulate(4, drop_last=True)],
+    "bf16": lambda: [Precision("bf16")],
+    "nan guard": lambda: [NaNGuard(snapshot_every=None)],
+    "sometimes": lambda: [When(EMA(0.9), every="2 steps")],
+    "one cycle": lambda: [OneCycleSchedule()],
+}
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("callbacks", CALLBACKS)
+@pytest.mark.parametrize("optimizer", ["sgd with momentum", "adam"])
+def test_callbacks_are_part_of_it(callbacks: str, optimizer: str) -> None:
+    results = [played(made(mode, *CALLBACKS[callbacks](), optimizer=optimizer)) for mode in ("compiled", "eager")]
+    close(*results)
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_optimizers(optimizer: str) -> None:
+    close(*[played(made(mode, optimizer=optimizer)) for mode in ("compiled", "eager")])
+
+
+@pytest.mark.usefixtures("traced")
+def test_schedulers_of_torch_per_iteration() -> None:
+    def schedule(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=40)
+
+    close(*[played(made(mode, MainCallback(lr_every="iter"), schedule=schedule)) for mode in ("compiled", "eager")])
+
+
+@pytest.mark.usefixtures("traced")
+def test_steps_are_really_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    trainer = made("compiled")
+    forward = trainer.model.forward
+    monkeypatch.setattr(trainer.model, "forward", lambda x: calls.append(len(x)) or forward(x))
+    trainer.fit(batches(), epochs=3)
+    assert calls.count(8) == 3  # played once, looked at once, traced once
+    assert calls.count(3) == 3  # the ragged ones are too rare to be recorded
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_callback_attached_in_the_middle_sees_every_step_from_then_on() -> None:
+    class Looks(Callback):
+        seen = 0
+
+        def after_backward(self, run: Run) -> None:
+            self.seen += all(p.grad is not None for p in run.module.parameters())
+
+    def attach(run: Run) -> None:
+        if run.clock.batches == 10:
+            trainer.add(looks)
+        if run.clock.batches == 20:
+            trainer.remove(looks)
+
+    looks, trainer = Looks(), made("compiled")
+    trainer.on("after_train_iter")(attach)
+    result = played(trainer)
+    assert looks.seen == 10
+    close(result, played(made("eager")))
+
+
+@pytest.mark.usefixtures("traced")
+def test_requests_open_single_steps() -> None:
+    class Asks(Callback):
+        def before_train_iter(self, run: Run) -> None:
+            if run.batch_idx in (4, 6):
+                run.skip_step()
+            if run.batch_idx == 8:
+                run.skip_batch()
+
+    results = []
+    for mode in ("compiled", "eager"):
+        trainer = made(mode, Asks())
+        trainer.fit(batches(), epochs=3)
+        results.append((trainer.model.state_dict(), trainer.clock.steps, trainer.history["train/loss"]))
+    assert results[0][1] == 21
+    close(*results)
+
+
+@pytest.mark.usefixtures("traced")
+def test_resumed_equals_uninterrupted() -> None:
+    data = batches()
+    whole, first, second = (made("compiled", EMA(0.9)) for _ in range(3))
+    whole.fit(data, epochs=2)
+    first.fit(data, epochs=1)
+    second.model.load_state_dict(first.model.state_dict())
+    second._training.optimizers[0].load_state_dict(first._training.optimizers[0].state_dict())
+    second.callbacks[0].load_state_dict(first.callbacks[0].state_dict())
+    second.clock.load_state_dict(first.clock.state_dict())
+    second._training.seeded = True
+    second.fit(data, epochs=1)
+    close(whole.model.state_dict(), second.model.state_dict())
+    close(whole.callbacks[0].state_dict(), second.callbacks[0].state_dict())
+
+
+# What fails leaves no trace -------------------------------------------------------------------------------------------
+
+
+class Fails(Callback):
+    """Fails at one point when it is played there for the ``nth`` time."""
+
+    capturable = True
+
+    def __init__(self, point: str, nth: int) -> None:
+        self.point, self.nth, self.count = point, nth, 0
+
+    def plays(self) -> dict[str, Any]:
+        return {self.point: self.fail}
+
+    def fail(self, run: Run) -> None:
+        COUNT[0] += 1
+        if COUNT[0] == self.nth:
+            raise ArithmeticError("it fails here")
+
+
+COUNT = [0]
+SPANS = ("forward", "loss", "backward", "step", "zero_grad")
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("nth", [2, 3], ids=["looking", "tracing"])
+@pytest.mark.parametrize("point", [f"{kind}_{span}" for span in SPANS for kind in ("before", "after")])
+def test_a_recording_that_fails_half_way_changes_nothing(point: str, nth: int) -> None:
+    COUNT[0] = 0
+    data = batches()[:2]
+    trainer = made("compiled", Accumulate(1), EMA(0.9), GradientClip(norm=0.5), Fails(point, nth))
+    expected = made("eager", Accumulate(1), EMA(0.9), GradientClip(norm=0.5))
+    with pytest.raises(RuntimeError, match=r"not possible here: .*it fails here"):
+        trainer.fit(data, epochs=1)
+    state = torch.get_rng_state()
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
+    expected.fit(data[:1], epochs=1)
+    assert torch.equal(state, torch.get_rng_state())
+    assert trainer.clock.steps == 1
+    for one, other in zip(trainer.model.state_dict().values(), expected.model.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+    states = [t._training.optimizers[0].state_dict()["state"] for t in (trainer, expected)]
+    for number, values in states[0].items():
+        assert all(torch.equal(value, states[1][number][name]) for name, value in values.items())
+    for name, average in expected.callbacks[1].average.items():  # type: ignore[attr-defined]
+        assert torch.equal(average, trainer.callbacks[1].average[name])  # type: ignore[attr-defined]
+
+
+def test_a_compiler_that_fails_is_told_after_a_step_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(tracing, "compile_graph", fail)
+    trainer, expected = made("compiled"), made("eager")
+    with pytest.raises(RuntimeError, match="no compiler here"):
+        trainer.fit(batches(), epochs=1)
+    assert trainer.clock.steps == 2
+    expected.fit(batches()[:2], epochs=1)
+    close(trainer.model.state_dict(), expected.model.state_dict())
+
+
+class Reads(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        x = super().forward(x)
+        return x * 2 if x.sum().item() > 1e9 else x
+
+
+class Draws(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1 + random.random())
+
+
+class Remembers(nn.Sequential):
+    last: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = super().forward(x)
+        return self.last
+
+
+class Replaces(nn.Sequential):
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__(*parts)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count = self.count + 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Reads, "not possible here"),
+        (Draws, "draws from random"),
+        (Remembers, "attribute 'last'"),
+        (Replaces, "replaces its 'count'"),
+    ],
+)
+@pytest.mark.usefixtures("traced")
+def test_models_that_do_more_than_device_work_are_refused(kind: type[nn.Module], why: str) -> None:
+    with pytest.raises(RuntimeError, match=why):
+        made("compiled", module=kind(*model())).fit(batches(), epochs=1)
+
+
+@pytest.mark.usefixtures("traced")
+def test_many_shapes_are_played_one_by_one() -> None:
+    torch.manual_seed(0)
+    data = [(torch.randn(n, 6), torch.randint(0, 3, (n,))) for n in range(2, 60)]
+    results = []
+    for mode in ("compiled", "eager"):
+        trainer = made(mode)
+        trainer.fit(data, epochs=1)
+        results.append(trainer.model.state_dict())
+        assert ("dynamic shapes" in trainer.explain()) is (mode == "compiled")
+    close(*results)
+
+
+def test_warm_ups_are_known_for_every_recorder() -> None:
+    assert set(executor.WARM_UPS) == {"captured", "compiled"}
