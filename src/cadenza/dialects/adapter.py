@@ -115,10 +115,14 @@ class Adapter(Callback):
         for row in self.dialect.hooks:
             if not self.implements(row):
                 continue
-            for point in row.points:
+            for point in self.points_of(row):
                 player = self.limited(row, point, self.player(row, point))
                 played[point] = in_turn(played.get(point), player)
         return played
+
+    def points_of(self, row: Hook) -> tuple[str, ...]:
+        """The points at which this adapter itself calls the hook; at others of the row the section may."""
+        return row.points
 
     def implements(self, row: Hook) -> bool:
         """Whether calling this hook does something: the class overrides it, or one that its default body calls."""

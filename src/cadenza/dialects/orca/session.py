@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from cadenza.callbacks import Metrics
+from cadenza.dialects.loaders import First
 from cadenza.dialects.orca.callback import MainCallback, make_only_mainCallback
 from cadenza.dialects.orca.checkpoints import state_of, take_state
 from cadenza.dialects.orca.max_steps import MaxstepsCallback
@@ -144,16 +144,6 @@ class _With:
     def __exit__(self, *_: object) -> None:
         for one in self.callbacks:
             self.session.trainer.remove(one)
-
-
-class First(Iterable[Any]):
-    """The first few batches of a loader."""
-
-    def __init__(self, loader: Iterable[Any], count: int) -> None:
-        self.loader, self.count = loader, count
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.islice(iter(self.loader), self.count)
 
 
 def made_loss(loss: Any, config: dict[str, Any]) -> Any:

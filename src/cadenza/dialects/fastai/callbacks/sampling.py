@@ -1,0 +1,43 @@
+"""Classes drawn equally often."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader, WeightedRandomSampler
+
+from cadenza.callbacks.oversample import balanced
+from cadenza.dialects.fastai.learner_callback import LearnerCallback
+
+if TYPE_CHECKING:
+    from cadenza.dialects.fastai.learner import Learner
+
+__all__ = ["OverSamplingCallback", "UnderSamplingCallback"]
+
+
+class OverSamplingCallback(LearnerCallback):
+    """Draws rare classes as often as common ones for the time of a fit; ``weights`` are those of the samples."""
+
+    undersample = False
+
+    def __init__(self, learn: Learner, weights: Tensor | None = None) -> None:
+        super().__init__(learn)
+        self.weights = weights
+
+    def on_train_begin(self, **kwargs: Any) -> None:
+        run = vars(self)["_section"].run
+        loader: DataLoader[Any] = run.train_loader
+        if self.weights is None:
+            run.train_loader = balanced(loader, undersample=self.undersample)
+            return
+        sampler = WeightedRandomSampler(self.weights.tolist(), len(self.weights))
+        run.train_loader = DataLoader(
+            loader.dataset, batch_size=loader.batch_size, sampler=sampler, collate_fn=loader.collate_fn
+        )
+
+
+class UnderSamplingCallback(OverSamplingCallback):
+    """Draws common classes as rarely as the rarest."""
+
+    undersample = True

@@ -1,0 +1,123 @@
+"""What a Learner records of a fit."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from cadenza.dialects.fastai.learner_callback import LearnerCallback
+
+if TYPE_CHECKING:
+    from cadenza.dialects.fastai.learner import Learner
+
+
+class Recorder(LearnerCallback):
+    """Keeps learning rates, momenta and smoothed losses of each training batch, and what validation measured in each
+    epoch; writes a table of the epochs unless ``silent``."""
+
+    _order = -10
+
+    def __init__(self, learn: Learner, add_time: bool = True, silent: bool = False) -> None:
+        super().__init__(learn)
+        self.add_time, self.silent = add_time, silent
+        self.no_val = False
+        self._added: list[str] = []
+
+    def on_train_begin(self, pbar: Any, metrics_names: list[str], **kwargs: Any) -> None:
+        self.pbar, self.start = pbar, time.time()
+        self.names = [*metrics_names, *(["time"] if self.add_time else [])]
+        self.metrics_names = metrics_names[3:]
+        self._added = []
+        self.lrs: list[float] = []
+        self.moms: list[float | None] = []
+        self.losses: list[Any] = []
+        self.val_losses: list[float] = []
+        self.metrics: list[list[float]] = []
+        self.nb_batches: list[int] = []
+
+    def on_batch_begin(self, train: bool, **kwargs: Any) -> None:
+        if train:
+            self.lrs.append(self.optimizer.lr)
+            self.moms.append(self.optimizer.mom)
+
+    def on_backward_begin(self, smooth_loss: Tensor, **kwargs: Any) -> None:
+        self.losses.append(smooth_loss)
+
+    def on_epoch_end(
+        self, epoch: int, num_batch: int, smooth_loss: Any = None, last_metrics: Any = None, **kwargs: Any
+    ) -> None:
+        self.nb_batches.append(num_batch)
+        values = [None if value is None else float(value) for value in last_metrics]  # who shows numbers waits
+        if values[0] is not None:
+            self.val_losses.append(values[0])
+            self.metrics.append([value for value in values[1:] if value is not None])
+        for name, value in zip([*self.metrics_names, *self._added], values[1:], strict=False):
+            if value is not None:
+                self._section.run.log(f"val/{name}", value)
+        if not self.silent:
+            self.format_stats([epoch, smooth_loss, *values])
+
+    @property
+    def _section(self) -> Any:
+        return vars(self)["_section"]
+
+    def add_metric_names(self, names: list[str]) -> None:
+        """Names of columns that a callback adds to ``last_metrics``; to be called in its ``on_train_begin``."""
+        self._added += names
+        self.names[3 + len(self.metrics_names) + len(self._added) - len(names) : len(self.names) - self.add_time] = (
+            names
+        )
+
+    def format_stats(self, stats: list[Any]) -> None:
+        """Writes one line of the table."""
+        if len(self.nb_batches) == 1:
+            self.pbar.write(self.names, table=True)
+        words = ["#na#" if one is None else str(one) if isinstance(one, int) else f"{float(one):.6f}" for one in stats]
+        if self.add_time:
+            minutes, seconds = divmod(int(time.time() - self.start), 60)
+            words.append(f"{minutes:02d}:{seconds:02d}")
+            self.start = time.time()
+        self.pbar.write(words, table=True)
+
+    # Pictures ---------------------------------------------------------------------------------------------------------
+
+    def plot_lr(self, show_moms: bool = False, **_: Any) -> Any:
+        """The learning rate of each batch."""
+        lines = {"learning rate": self.lrs} | ({"momentum": self.moms} if show_moms else {})
+        return _figure("batches processed", lines)
+
+    def plot_losses(self, skip_start: int = 0, skip_end: int = 0, **_: Any) -> Any:
+        """The smoothed loss of each batch, and the validation loss of each epoch."""
+        losses = [float(loss) for loss in self.losses][skip_start : len(self.losses) - skip_end or None]
+        ends = [sum(self.nb_batches[: index + 1]) for index in range(len(self.nb_batches))]
+        return _figure("batches processed", {"train": losses}, {"validation": (ends, self.val_losses)})
+
+    def plot_metrics(self, **_: Any) -> Any:
+        """Each metric over the epochs."""
+        columns = list(zip(*self.metrics, strict=False))
+        return _figure("epoch", dict(zip([*self.metrics_names, *self._added], columns, strict=False)))
+
+    def plot(self, skip_start: int = 10, skip_end: int = 5, **_: Any) -> Any:
+        """The losses over the learning rates, after ``lr_find``."""
+        stop = len(self.lrs) - skip_end or None
+        losses = [float(loss) for loss in self.losses][skip_start:stop]
+        figure = _figure("learning rate", {}, {"loss": (self.lrs[skip_start:stop], losses)})
+        figure.axes[0].set_xscale("log")
+        return figure
+
+
+def _figure(across: str, lines: dict[str, Any], pairs: dict[str, Any] | None = None) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(layout="constrained")
+    axes = figure.subplots()
+    for name, values in lines.items():
+        axes.plot(values, label=name)
+    for name, (xs, ys) in (pairs or {}).items():
+        axes.plot(xs[: len(ys)], ys, label=name)
+    axes.set(xlabel=across)
+    if axes.lines:
+        axes.legend()
+    return figure

@@ -1,0 +1,280 @@
+"""The state that fastai callbacks share, kept up to date once for all of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from cadenza.dialects.adapter import Adapter, Player, Section
+from cadenza.dialects.facade import Facade
+from cadenza.dialects.fastai.optimizer import OptimWrapper
+from cadenza.dialects.fastai.table import DIALECT
+from cadenza.dialects.table import nearest
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+_BLOG_SKIPS = {
+    "on_epoch_begin": "end_epoch",
+    "on_batch_begin": "skip_batch",
+    "on_loss_end": "skip_backward",
+    "on_step_begin": "skip_step",
+    "on_step_end": "skip_zero_grad",
+}
+_FLAGS_AT = {
+    "on_backward_begin": (("skip_bwd", "skip_backward"),),
+    "on_loss_end": (("skip_bwd", "skip_backward"),),
+    "on_backward_end": (("skip_step", "skip_step"), ("skip_zero", "skip_zero_grad")),
+    "on_step_begin": (("skip_step", "skip_step"), ("skip_zero", "skip_zero_grad")),
+    "on_step_end": (("skip_zero", "skip_zero_grad"),),
+}
+_BETA = 0.98
+
+
+class State(Facade, dialect=DIALECT):
+    """fastai hands over keywords; this stands for them where one object is needed."""
+
+
+class Bar:
+    """What is left of a progress bar: it writes lines."""
+
+    def write(self, line: Any, table: bool = False) -> None:
+        words = line if isinstance(line, list | tuple) else [str(line)]
+        sys.stdout.write("  ".join(f"{word:<12}" for word in words).rstrip() + "\n")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"fastai: pbar has write(text) alone, not {name!r}")
+
+
+class FastaiSection(Section):
+    """Keeps the keywords: ``values`` is what every hook is called with."""
+
+    dialect = DIALECT
+    facade_class = State
+    stages = frozenset({"train", "val", "pred"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, Any] = {}
+        self.metrics: list[Any] = []
+        self.metrics_names: list[str] = ["epoch", "train_loss", "valid_loss"]
+        self.pbar = Bar()
+        self._optimizer: OptimWrapper | None = None
+        self._owed = _Owed(self)
+        self._first_epoch = self._first_batch = 0
+
+    @property
+    def is_open(self) -> bool:
+        return "run" in vars(self) and self.run.is_open
+
+    @property
+    def optimizer(self) -> OptimWrapper:
+        """The run's optimizer with ``lr``, ``mom`` and ``wd``."""
+        if self._optimizer is None or self._optimizer.opt is not self.run.optimizer:
+            self._optimizer = OptimWrapper(self.run.optimizer)
+        return self._optimizer
+
+    def bookkeeping(self) -> dict[str, Player]:
+        return {
+            "before_run": self._begin,
+            "around_run": self._jump,
+            "before_train_epoch": self._begin_epoch,
+            "before_val_epoch": self._begin_validation,
+            "before_train_iter": self._begin_batch,
+            "before_val_iter": self._begin_batch,
+            "before_pred_iter": self._begin_batch,
+            "around_train_iter": lambda run: self._owed,
+            "after_forward": self._answered,
+            "after_loss": self._lost,
+            "before_backward": self._before_backward,
+            "after_backward": self._after_backward,
+            "after_step": self._after_step,
+            "before_zero_grad": self._before_zero_grad,
+            "after_train_iter": self._end_batch,
+            "after_val_iter": self._end_batch,
+            "after_train_epoch": self._end_train_pass,
+            "after_val_epoch": self._end_validation,
+            "after_epoch": self._end_epoch,
+        }
+
+    # What is true at each point ---------------------------------------------------------------------------------------
+
+    def _begin(self, run: Run) -> None:
+        self._first_epoch, self._first_batch = run.clock.epochs, run.clock.batches
+        self._moving: Tensor | None = None
+        self._seen = 0
+        epochs = 1 if run.num_epochs is None else run.num_epochs - run.clock.epochs
+        self.values.clear()
+        self.values.update(
+            epoch=0,
+            iteration=0,
+            num_batch=0,
+            skip_validate=False,
+            n_epochs=epochs,
+            pbar=self.pbar,
+            metrics=self.metrics,
+        )
+
+    def _jump(self, run: Run) -> None:
+        """Every on_train_begin was called: if one returned an epoch, training begins there."""
+        epoch = self.values["epoch"]
+        if run.mode == "fit" and epoch:
+            run.clock.epochs += epoch
+            for member in self.members:
+                member.foreign.jump_to_epoch(epoch)  # type: ignore[attr-defined]
+
+    def _begin_epoch(self, run: Run) -> None:
+        self.values.update(epoch=run.epoch - self._first_epoch, num_batch=0, stop_training=False)
+
+    def _begin_validation(self, run: Run) -> None:
+        if run.mode == "validate":
+            self.values.update(stop_training=False)
+
+    def _begin_batch(self, run: Run) -> None:
+        values = self.values
+        values["last_input"], values["last_target"] = run.inputs, run.targets
+        values["train"] = training = run.stage == "train"
+        values["stop_epoch"] = values["skip_step"] = values["skip_zero"] = values["skip_bwd"] = False
+        if training:
+            values["iteration"] = run.clock.batches - self._first_batch
+            values["num_batch"] = run.batch_idx
+            self.backward_ended = self.step_ended = False
+
+    def _answered(self, run: Run) -> None:
+        self.values["last_output"] = run.output
+
+    def _lost(self, run: Run) -> None:
+        """The loss is there: it and its fading mean are shown from now on. No device is waited for."""
+        if run.stage != "train":
+            return
+        loss = run.loss.detach()
+        self._seen += 1
+        self._moving = loss * (1 - _BETA) if self._moving is None else self._moving.lerp(loss, 1 - _BETA)
+        self.values["last_loss"] = run.loss
+        self.values["smooth_loss"] = self._moving / (1 - _BETA**self._seen)
+
+    def _before_backward(self, run: Run) -> None:
+        if self.values["skip_bwd"]:
+            run.skip_backward()
+
+    def _after_backward(self, run: Run) -> None:
+        self.backward_ended = True
+        if self.values["skip_step"]:
+            run.skip_step()
+        if self.values["skip_zero"]:
+            run.skip_zero_grad()
+
+    def _after_step(self, run: Run) -> None:
+        self.step_ended = True
+
+    def _before_zero_grad(self, run: Run) -> None:
+        if "step" in run.skipped and not self.step_ended:
+            self.step_ended = True
+            self.call("on_step_end", run)
+
+    def settle(self, run: Run) -> None:
+        """At the end of an iteration: the hooks that the original calls although their action was skipped."""
+        if "forward" in run.skipped or "loss" in run.skipped:
+            return
+        if not self.backward_ended:
+            self.call("on_backward_end", run)
+        if not self.step_ended:
+            self.call("on_step_end", run)
+
+    def _end_batch(self, run: Run) -> None:
+        loss = getattr(run, "loss", None)
+        if loss is not None:
+            self.values["last_loss"] = loss.detach()
+
+    def _end_train_pass(self, run: Run) -> None:
+        self.values["iteration"] = run.clock.batches - self._first_batch
+        self.values["num_batch"] = run.batches_seen
+        if self.values["skip_validate"]:
+            run.skip_validation()
+
+    def _end_validation(self, run: Run) -> None:
+        if run.mode == "validate":
+            self.values["last_metrics"] = [run.metrics.get("val/loss")]
+
+    def _end_epoch(self, run: Run) -> None:
+        self.values["last_metrics"] = [run.metrics["val/loss"] if run.measured("val/loss") else None]
+        if self.values["stop_training"]:
+            run.stop("stop_training")
+
+    # Calling, and what is returned ------------------------------------------------------------------------------------
+
+    def call(self, hook: str, run: Run) -> None:
+        """Calls a hook of all callbacks, in order."""
+        for member in self.members:
+            caller = getattr(member, "callers", {}).get(hook)
+            if caller is not None:
+                result = caller(self.values)
+                if result is not None:
+                    self.take(member, hook, result, run, late=True)
+
+    def take(self, member: Adapter, hook: str, result: Any, run: Run, *, late: bool = False) -> None:
+        """Does what a hook returned: a dict of the state, or the blog's skip. ``late``: the action is over."""
+        if isinstance(result, dict):
+            self._take_values(member, hook, result, run, late)
+        elif result is True:
+            if hook not in _BLOG_SKIPS:
+                raise ValueError(f"fastai: a skip from {hook} means nothing; it does from {', '.join(_BLOG_SKIPS)}")
+            request = _BLOG_SKIPS[hook]
+            if not late or (hook == "on_step_end" and "zero_grad" not in run.skipped and run.stage == "train"):
+                getattr(run, request)()
+        elif result is not False:
+            name = type(member.foreign).__name__
+            raise TypeError(f"fastai: {name}.{hook} returned {result!r}; a hook returns a dict, a skip or nothing")
+
+    def _take_values(self, member: Adapter, hook: str, result: dict[str, Any], run: Run, late: bool) -> None:
+        values = self.values
+        for key, value in result.items():
+            if key not in values:
+                near = nearest(str(key), values)
+                raise ValueError(
+                    f"fastai: {key} isn't a valid key in the state of the callbacks"
+                    + (f"; the nearest is {near!r}" if near else "")
+                )
+            values[key] = value
+            act = _REPLACING.get((hook, key))
+            if act is not None:
+                act(run, value)
+        if not late:
+            for flag, request in _FLAGS_AT.get(hook, ()):
+                if result.get(flag):
+                    getattr(run, request)()
+        elif hook == "on_step_end" and result.get("skip_zero") and "zero_grad" not in run.skipped:
+            run.skip_zero_grad()
+        if result.get("stop_epoch") and run.stage is not None:
+            run.end_epoch()
+        if result.get("stop_training") and hook == "on_epoch_end":
+            run.stop("stop_training")
+
+
+def _set(name: str) -> Callable[[Run, Any], None]:
+    return lambda run, value: setattr(run, name, value)
+
+
+_REPLACING: dict[tuple[str, str], Callable[[Run, Any], None]] = {
+    ("on_batch_begin", "last_input"): _set("inputs"),
+    ("on_batch_begin", "last_target"): _set("targets"),
+    ("on_loss_begin", "last_output"): _set("output"),
+    ("on_backward_begin", "last_loss"): _set("loss"),
+}
+
+
+class _Owed:
+    """Held around each training iteration, to call at its end what is owed."""
+
+    def __init__(self, section: FastaiSection) -> None:
+        self.section = section
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.section.settle(self.section.run)

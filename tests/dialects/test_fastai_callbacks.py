@@ -1,0 +1,382 @@
+"""The callbacks of fastai's package."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from cadenza.dialects.fastai import Callback, LearnerCallback
+from cadenza.dialects.fastai import callbacks as package
+from cadenza.dialects.fastai import metrics as measures
+from cadenza.dialects.fastai.callback import annealing_cos, annealing_linear, annealing_poly
+from cadenza.dialects.fastai.callbacks import (
+    ActivationStats,
+    CSVLogger,
+    EarlyStoppingCallback,
+    FlatCosAnnealScheduler,
+    GeneralScheduler,
+    HookCallback,
+    LearnerTensorboardWriter,
+    LossMetrics,
+    MixedPrecision,
+    MixUpCallback,
+    MixUpLoss,
+    MLFlowTracker,
+    OverSamplingCallback,
+    PeakMemMetric,
+    ReduceLROnPlateauCallback,
+    RNNTrainer,
+    SaveModelCallback,
+    StopAfterNBatches,
+    TerminateOnNaNCallback,
+    TrackEpochCallback,
+    TrainingPhase,
+    UnderSamplingCallback,
+    model_summary,
+)
+from cadenza.testing import tiny_loader
+
+from .rooms import same, weights
+from .test_fastai_learner import learner, sgd
+
+
+class ValidLosses(LearnerCallback):
+    """Replaces the losses of validation by chosen ones, before trackers look at them."""
+
+    _order = -5
+
+    def __init__(self, learn: Any, values: list[float]) -> None:
+        super().__init__(learn)
+        self.values = values
+
+    def on_epoch_end(self, epoch: int, **kwargs: Any) -> None:
+        self.learn.recorder.val_losses[-1] = self.values[epoch]
+
+
+def fit_with(values: list[float], tracker: Any, **options: Any) -> Any:
+    learn = learner(callback_fns=[partial(ValidLosses, values=values), tracker], opt_func=sgd, **options)
+    learn.fit(len(values), 0.5)
+    return learn
+
+
+@pytest.mark.parametrize(("patience", "epochs"), [(0, 3), (1, 4), (2, 6)])
+def test_early_stopping_waits_for_more_than_patience(patience: int, epochs: int) -> None:
+    losses = [3.0, 2.0, 2.0, 2.5, 1.0, 1.1]
+    learn = fit_with(losses, partial(EarlyStoppingCallback, patience=patience))
+    assert len(learn.recorder.nb_batches) == epochs
+
+
+def test_early_stopping_with_a_margin_and_a_metric() -> None:
+    learn = fit_with([3.0, 2.9, 2.8, 2.7], partial(EarlyStoppingCallback, min_delta=0.5))
+    assert len(learn.recorder.nb_batches) == 2
+    learn = learner(metrics=[measures.accuracy], callback_fns=[partial(EarlyStoppingCallback, monitor="acuracy")])
+    with pytest.raises(KeyError, match="'acuracy' is not measured; nearest: 'accuracy'"):
+        learn.fit(1)
+    up = EarlyStoppingCallback(learn, monitor="accuracy")
+    assert up.sign == 1
+    assert EarlyStoppingCallback(learn, monitor="error_rate").sign == -1
+
+
+def test_the_best_model_is_saved_and_loaded_at_the_end(tmp_path: Path) -> None:
+    seen = []
+
+    class Keep(LearnerCallback):
+        def on_epoch_end(self, **kwargs: Any) -> None:
+            seen.append(weights(self.learn._module))
+
+    learn = learner(
+        path=tmp_path,
+        opt_func=sgd,
+        callback_fns=[partial(ValidLosses, values=[3.0, 1.0, 2.0]), SaveModelCallback, Keep],
+    )
+    learn.fit(3, 0.1)
+    assert same(weights(learn.model), seen[1])
+    assert (tmp_path / "models" / "bestmodel.pth").exists()
+
+
+def test_every_epoch_is_saved_and_an_interrupted_training_goes_on(tmp_path: Path) -> None:
+    class Dies(Callback):
+        def on_epoch_begin(self, epoch: int, **kwargs: Any) -> None:
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    fns = [TrackEpochCallback, partial(SaveModelCallback, every="epoch", name="at")]
+    whole = learner(path=tmp_path / "a", opt_func=sgd, callback_fns=fns)
+    whole.fit(4, 0.1)
+    broken = learner(path=tmp_path / "b", opt_func=sgd, callback_fns=fns)
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit(4, 0.1, callbacks=[Dies()])
+    again = learner(path=tmp_path / "b", opt_func=sgd, callback_fns=fns)
+    again.fit(4, 0.1)
+    assert len(again.recorder.nb_batches) == 2
+    assert same(weights(whole.model), weights(again.model))
+    assert not (tmp_path / "b" / "models" / "epoch").exists()
+    later = learner(path=tmp_path / "c", callback_fns=[partial(TrackEpochCallback, epoch_offset=3)])
+    later.fit(5)
+    assert len(later.recorder.nb_batches) == 2
+
+
+def test_the_learning_rate_is_reduced_on_a_plateau() -> None:
+    learn = fit_with([3.0, 3.0, 3.0, 1.0], partial(ReduceLROnPlateauCallback, patience=1, factor=0.1, min_lr=1e-3))
+    assert learn.opt.lr == pytest.approx(0.05)
+    assert len(learn.recorder.nb_batches) == 4
+
+
+def test_nan_ends_the_training_at_once() -> None:
+    class Poison(Callback):
+        def on_backward_begin(self, last_loss: Any, iteration: int, **kwargs: Any) -> Any:
+            return {"last_loss": last_loss * math.nan} if iteration == 4 else None
+
+    learn = learner()
+    learn.fit(4, callbacks=[Poison(), TerminateOnNaNCallback()])
+    assert learn.trainer.clock.batches == 5
+    assert len(learn.recorder.val_losses) == 1
+
+
+def test_stop_after_n_batches() -> None:
+    learn = learner()
+    learn.fit(4, callbacks=[StopAfterNBatches(2)])
+    assert learn.trainer.clock.batches == 2
+    assert not learn.recorder.val_losses
+
+
+def test_phases() -> None:
+    learn = learner(opt_func=sgd)
+    phases = [
+        TrainingPhase(3).schedule_hp("lr", (0.1, 0.4), annealing_linear),
+        TrainingPhase(2).schedule_hp("lr", (0.4, 0.0), annealing_poly(2)).schedule_hp("mom", 0.5),
+    ]
+    learn.fit(5, callbacks=[GeneralScheduler(learn, phases)])
+    assert learn.recorder.lrs == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.1, 0.0])
+    assert learn.trainer.clock.batches == 6  # the phases were used up, so the training stopped
+    with pytest.raises(ValueError, match="a phase schedules lr, mom, beta or wd"):
+        TrainingPhase(1).schedule_hp("lrr", 1.0)
+
+
+def test_flat_then_cosine() -> None:
+    learn = learner(opt_func=sgd)
+    learn.fit(4, callbacks=[FlatCosAnnealScheduler(learn, lr=0.1, tot_epochs=4, start_pct=0.5)])
+    assert learn.recorder.lrs[:7] == pytest.approx([0.1] * 7)
+    assert learn.recorder.lrs[7:] == pytest.approx([annealing_cos(0.1, 0.0, i / 6) for i in range(1, 6)])
+
+
+def test_a_file_of_the_epochs(tmp_path: Path) -> None:
+    learn = learner(path=tmp_path, metrics=[measures.accuracy], callback_fns=[CSVLogger])
+    learn.fit(2)
+    lines = (tmp_path / "history.csv").read_text().splitlines()
+    assert lines[0] == "epoch,train_loss,valid_loss,accuracy"
+    assert [line.split(",")[0] for line in lines[1:]] == ["0", "1"]
+    assert float(lines[2].split(",")[2]) == pytest.approx(learn.recorder.val_losses[1], abs=1e-6)
+    assert list(learn.csv_logger.read_logged_file()["epoch"]) == [0, 1]
+
+
+def test_mixup_trains_on_mixtures_and_validates_on_samples() -> None:
+    seen: list[Any] = []
+
+    class Look(Callback):
+        _order = 5
+
+        def on_batch_begin(self, last_target: Any, train: bool, **kwargs: Any) -> None:
+            seen.append((train, tuple(last_target.shape)))
+
+    torch.manual_seed(0)
+    learn = learner(opt_func=sgd, callbacks=[Look()]).mixup()
+    learn.fit(3, 0.05)
+    assert seen[:4] == [(True, (8, 3))] * 3 + [(False, (4,))]
+    assert learn.recorder.val_losses[-1] < learn.recorder.val_losses[0]
+    assert isinstance(learn.mix_up_callback, MixUpCallback)
+    loss = MixUpLoss(nn.CrossEntropyLoss())
+    output = torch.randn(2, 3)
+    target = torch.tensor([[0.0, 1.0, 0.75], [2.0, 2.0, 1.0]])
+    each = nn.functional.cross_entropy
+    expected = (0.75 * each(output[:1], torch.tensor([0])) + 0.25 * each(output[:1], torch.tensor([1]))
+                + each(output[1:], torch.tensor([2]))) / 2  # fmt: skip
+    assert torch.allclose(loss(output, target), expected)
+
+
+def test_mixed_precision_is_the_native_one() -> None:
+    learn = learner().to_fp16(loss_scale=8.0, dynamic=False)
+    learn.fit(1)
+    native = MixedPrecision(learn, max_noskip=7)
+    assert (native.precision, native.growth_interval) == ("fp16", 7)
+    for wrong in ({"flat_master": True}, {"clip": 0.1}):
+        with pytest.raises(ValueError, match="is not carried"):
+            MixedPrecision(learn, **wrong)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.resets = nn.GRU(4, 3, batch_first=True), 0
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def forward(self, inputs: Any) -> Any:
+        hidden = self.inner(inputs.unsqueeze(1).repeat(1, 2, 1))[0]
+        return hidden[:, -1], [hidden], [hidden]
+
+
+def test_recurrent_models_are_regularised_and_reset() -> None:
+    losses: dict[float, float] = {}
+    for alpha in (0.0, 2.0):
+        torch.manual_seed(0)
+        model = Recurrent()
+        learn = learner(model=model, callback_fns=[partial(RNNTrainer, alpha=alpha, beta=alpha)], data=tiny_loader(8))
+        learn.fit(2, 0.0)
+        losses[alpha] = learn.trainer.history["train/loss"][0]
+        assert model.resets == 2
+    assert losses[2.0] > losses[0.0]
+
+
+def test_parts_of_a_loss_are_metrics() -> None:
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.metrics: dict[str, Any] = {"classes": None, "size": None}
+
+        def forward(self, output: Any, target: Any) -> Any:
+            self.metrics = {"classes": nn.functional.cross_entropy(output, target), "size": output.pow(2).mean()}
+            return sum(self.metrics.values())
+
+    learn = learner(loss_func=Parts(), callback_fns=[LossMetrics])
+    learn.fit(1)
+    classes, size = learn.recorder.metrics[0]
+    assert classes + size == pytest.approx(learn.recorder.val_losses[0], rel=1e-5)
+
+
+def test_sampling() -> None:
+    data = TensorDataset(torch.randn(12, 4), torch.tensor([0] * 9 + [1] * 3))
+    for kind, options, samples in (
+        (OverSamplingCallback, {}, 18),
+        (UnderSamplingCallback, {}, 6),
+        (OverSamplingCallback, {"weights": torch.ones(12)}, 12),
+    ):
+        loader = DataLoader(data, batch_size=3)
+        learn = learner(data=loader, callback_fns=[partial(kind, **options)])
+        learn.fit(1)
+        assert learn.trainer.clock.samples == samples
+        assert learn.data.train_dl is loader
+
+
+def test_hooks_are_held_for_the_time_of_a_fit() -> None:
+    class Shapes(HookCallback):
+        def hook(self, module: nn.Module, inputs: Any, output: Any) -> Any:
+            return tuple(output.shape)
+
+        def on_batch_end(self, train: bool, **kwargs: Any) -> None:
+            if train:
+                self.seen = self.hooks.stored
+
+    learn = learner(callback_fns=[Shapes, ActivationStats])
+    learn.fit(2)
+    assert learn.shapes.seen == [(8, 8), (8, 3)]
+    assert tuple(learn.activation_stats.stats.shape) == (2, 2, 6)  # mean and deviation, modules, batches
+    assert not any(module._forward_hooks for module in learn.model.modules())
+    assert [line.split()[0] for line in model_summary(learn).splitlines()[2:]] == ["Linear", "ReLU", "Linear"]
+
+
+def test_memory_as_columns() -> None:
+    learn = learner(callback_fns=[PeakMemMetric])
+    learn.fit(1)
+    assert len(learn.recorder.metrics[0]) == 4
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    writer = partial(LearnerTensorboardWriter, base_dir=tmp_path, name="run", loss_iters=2, stats_iters=3, hist_iters=6)
+    learn = learner(metrics=[measures.accuracy], callback_fns=[writer])
+    learn.fit(2)
+    events = EventAccumulator(str(tmp_path / "run")).Reload()
+    assert [event.step for event in events.Scalars("metrics/train_loss")] == [0, 2, 4]
+    assert [event.step for event in events.Scalars("gradients/max_norm")] == [0, 3]
+    assert [event.step for event in events.Scalars("metrics/accuracy")] == [3, 6]
+    assert events.Tags()["histograms"]
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow(tmp_path: Path) -> None:
+    import mlflow
+
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    learn = learner(callback_fns=[partial(MLFlowTracker, exp_name="mine", params={"lr": 0.1}, uri=uri)])
+    learn.fit(2)
+    found = mlflow.MlflowClient(uri).get_metric_history(learn.ml_flow_tracker.run.info.run_id, "valid_loss")
+    assert [entry.step for entry in found] == [0, 1]
+
+
+def test_metrics_of_a_whole_validation() -> None:
+    output, target = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 1.0], [0.0, 4.0]]), torch.tensor([0, 1, 1, 1])
+    expected = {
+        measures.Precision(): 1.0,
+        measures.Recall(): 2 / 3,
+        measures.FBeta(beta=1): 0.8,
+        measures.KappaScore(): 0.5,
+        measures.MatthewsCorreff(): 1 / math.sqrt(3),
+        measures.AUROC(): 5 / 6,
+        measures.Recall(average="macro"): 5 / 6,
+        measures.Recall(average="micro"): 0.75,
+    }
+    for metric, value in expected.items():
+        metric.on_epoch_begin()
+        metric.on_batch_end(last_output=output[:3], last_target=target[:3], train=False)
+        metric.on_batch_end(last_output=output[3:], last_target=target[3:], train=False)
+        assert float(metric.on_epoch_end([1.0])["last_metrics"][1]) == pytest.approx(value), type(metric).__name__
+    lines, points = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 5.0])
+    assert float(measures.R2Score().measure(lines, points)) == pytest.approx(1 - 4 / (26 / 3))
+    assert float(measures.RMSE().measure(lines, points)) == pytest.approx(math.sqrt(4 / 3))
+    assert float(measures.ExplainedVariance().measure(lines, lines)) == 1.0
+    assert float(measures.ExpRMSPE().measure(lines, lines)) == 0.0
+    assert float(measures.Perplexity().measure(torch.zeros(4, 3), torch.zeros(4).long())) == pytest.approx(3.0)
+    assert float(measures.top_k_accuracy(output, target, k=2)) == 1.0
+    assert float(measures.accuracy_thresh(torch.tensor([0.9, -0.9]), torch.tensor([1, 1]))) == 0.5
+    assert float(measures.mean_absolute_error(lines, points)) == pytest.approx(2 / 3)
+
+
+def test_a_metric_of_the_users_own_plays_before_callbacks() -> None:
+    told: list[str] = []
+
+    class Mine(measures.RegMetrics):
+        def on_epoch_begin(self, **kwargs: Any) -> None:
+            told.append("metric")
+            super().on_epoch_begin(**kwargs)
+
+        def measure(self, preds: Any, targs: Any) -> Any:
+            return preds.mean()
+
+    class Early(Callback):
+        _order = -20
+
+        def on_epoch_begin(self, **kwargs: Any) -> None:
+            told.append("early")
+
+    learn = learner(metrics=[Mine()], callbacks=[Early()])
+    learn.fit(1)
+    assert told == ["metric", "early"]
+    assert learn.trainer.history.names()
+    assert "val/mine" in learn.trainer.history
+
+
+def test_everything_that_the_package_offers_can_be_imported_by_its_old_path() -> None:
+    from importlib import import_module
+
+    from cadenza.dialects import installed
+
+    with installed("fastai"):
+        for name in package.__all__:
+            assert getattr(import_module("fastai.callbacks"), name) is getattr(package, name)
+        assert import_module("fastai.callbacks.tracker").EarlyStoppingCallback is EarlyStoppingCallback
+        with pytest.raises(ImportError, match="fastai: CycleGANTrainer is not carried: CycleGAN is not carried"):
+            import_module("fastai.callbacks").CycleGANTrainer
+        with pytest.raises(ModuleNotFoundError, match=r"fastai: fastai\.vision is not carried"):
+            import_module("fastai.vision")
