@@ -101,6 +101,10 @@ def test_weights_come_from_checkpoints_too(tmp_path: Path) -> None:
         assert load_weights(source) == {"w": torch.tensor(2.0)}
     assert load_weights(shelf, which="best") == {"w": torch.tensor(1.0)}
     assert load_weights(tmp_path / "run", what="callbacks.EMA.average") == {"w": torch.tensor(-2.0)}
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "run").rename(tmp_path / "experiment" / "checkpoints")
+    assert load_weights(tmp_path / "experiment", which="best") == {"w": torch.tensor(1.0)}
+    (tmp_path / "experiment" / "checkpoints").rename(tmp_path / "run")
     with pytest.raises(KeyError, match="there is no 'EMO' in callbacks; it has EMA"):
         load_weights(shelf, what="callbacks.EMO")
     with pytest.raises(TypeError, match="does not map names to tensors"):

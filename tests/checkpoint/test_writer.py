@@ -175,6 +175,7 @@ def test_if_it_stays_down_the_checkpoint_stays_here(memory: Any, tmp_path: Path,
     recovered = Writer(shelf, spill=tmp_path / "spill").recover()
     assert recovered is not None
     assert value_of(recovered.state) == 3.0
+    writer = Writer(shelf, spill=tmp_path / "spill")
     writer.save("v4", small_state(4.0))
     assert writer.close()[0].name == "000004-v4", "numbers go on, so that the newest is known"
     recovered = Writer(shelf, spill=tmp_path / "spill").recover()

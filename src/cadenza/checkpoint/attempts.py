@@ -29,6 +29,8 @@ class Attempts:
 
     def write(self, name: str, packed: Packed, meta: dict[str, Any]) -> tuple[str, str | None]:
         """Stores ``packed``; returns the name of its folder, and what is wrong if it is not on the shelf."""
+        if self.spill is not None:  # so that the newest of both has the largest number, also after a restart
+            self.shelf.used = max(self.shelf.used, self.spill.largest_number())
         for attempt in range(self.retries + 1):
             try:
                 return self.shelf.write(name, packed, meta), None
@@ -47,7 +49,6 @@ class Attempts:
         try:
             self.spill.used = max(self.spill.used, self.shelf.used)
             folder = self.spill.write(name, packed, meta)
-            self.shelf.used = max(self.spill.used, self.shelf.used)
             self.spill.retain(keep_last=1)
         except Exception as second:
             raise Failure(

@@ -8,9 +8,9 @@ from cadenza.checkpoint.manifest import FOLDER
 from cadenza.checkpoint.shelf import Saved, Shelf
 
 
-def read_at(path: str | PathLike[str]) -> Saved:
-    """Reads the checkpoint that ``path`` means: the folder of one, a folder of checkpoints of which the newest valid
-    one is taken, or the folder of an experiment that holds them under ``checkpoints``.
+def read_at(path: str | PathLike[str], which: str = "last") -> Saved:
+    """Reads the checkpoint that ``path`` means: the folder of one, a folder of checkpoints of which ``which`` is taken,
+    by default the newest valid one, or the folder of an experiment that holds them under ``checkpoints``.
 
     >>> import tempfile, torch
     >>> folder = tempfile.mkdtemp()
@@ -23,4 +23,4 @@ def read_at(path: str | PathLike[str]) -> Saved:
     if FOLDER.fullmatch(name):
         return Shelf(parent or ".").read(name)
     inside = Shelf(f"{text}/checkpoints")
-    return inside.read("last") if inside.names() else Shelf(text).read("last")
+    return (inside if inside.names() else Shelf(text)).read(which)

@@ -95,9 +95,13 @@ class Shelf:
 
     def next_number(self) -> int:
         """Larger than that of any checkpoint here, be it torn or whole."""
-        folders = [name.removeprefix(TORN).removeprefix(BROKEN) for name in self.store.folders()]
-        self.used = max([self.used, *(int(match[1]) for name in folders if (match := FOLDER.fullmatch(name)))]) + 1
+        self.used = self.largest_number() + 1
         return self.used
+
+    def largest_number(self) -> int:
+        """The largest number that is taken."""
+        folders = [name.removeprefix(TORN).removeprefix(BROKEN) for name in self.store.folders()]
+        return max([self.used, *(int(match[1]) for name in folders if (match := FOLDER.fullmatch(name)))])
 
     def _abandon(self, draft: Draft) -> None:
         """Makes room again after a failure, as far as the store allows. What has a marker is left alone."""

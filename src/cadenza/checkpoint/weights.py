@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cadenza.checkpoint.disk import Disk
 from cadenza.checkpoint.errors import NotState
+from cadenza.checkpoint.finding import read_at
 from cadenza.checkpoint.manifest import FOLDER, MARKER
 from cadenza.checkpoint.packing import TENSORS, pack
 from cadenza.checkpoint.remote import Remote
@@ -92,12 +93,9 @@ def load_weights(source: str | Path | Shelf | Saved, which: str = "last", what: 
             f"{text} is no safetensors file, and nothing else is read, since unpickling can execute anything. Read it "
             "with torch.load(path, weights_only=True), and write it with cadenza.checkpoint.save_weights"
         )
-    root, _, last = text.rpartition("/")
-    if FOLDER.fullmatch(last):  # one checkpoint
-        return _part(Shelf(root or ".").read(last), what)
-    if "://" not in text and (Path(text) / MARKER).exists():
+    if "://" not in text and (Path(text) / MARKER).exists() and not FOLDER.fullmatch(Path(text).name):
         raise ValueError(f"{text} was renamed: the folder of a checkpoint begins with its number, such as 000012-")
-    return _part(Shelf(text).read(which), what)
+    return _part(read_at(text, which), what)
 
 
 def _from_file(text: str) -> dict[str, Tensor]:

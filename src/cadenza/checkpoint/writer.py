@@ -190,10 +190,7 @@ class Writer:
         self._join()
         found = [shelf.newest_valid(part) for shelf in (self.shelf, self.attempts.spill) if shelf is not None]
         self.shelf.set_aside(found[0].passed_over if found[0] is not None else None)
-        saved = max((one for one in found if one is not None), key=lambda one: one.number, default=None)
-        if saved is not None:
-            self.shelf.used = max(self.shelf.used, saved.number)
-        return saved
+        return max((one for one in found if one is not None), key=lambda one: one.number, default=None)
 
     def estimate(self, size: int | None = None) -> float | None:
         """About how many seconds a save of ``size`` bytes takes until it is committed, by the slowest of the last few.
