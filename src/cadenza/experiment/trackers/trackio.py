@@ -67,6 +67,6 @@ class Trackio(Tracker):
         self._run.log({"resumed_at_step": step}, step=step)
 
     def finish(self, state: str) -> None:
-        run, self._run = self._run, None
+        self._run = None
         with contextlib.redirect_stdout(io.StringIO()):
-            run.finish()
+            quietly("trackio").finish()  # not run.finish(), after which the package finishes it again at exit

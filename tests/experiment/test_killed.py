@@ -1,0 +1,83 @@
+"""A run that is killed leaves a folder that reads."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import cadenza
+from cadenza.experiment import Experiment, compare_runs, list_runs, read_run, write_report
+from cadenza.experiment.lines import read_lines
+from cadenza.testing import tiny_loader
+
+from .trained import EveryIteration, fitted, trainer_of
+
+CODE = """
+import sys, time
+sys.path.insert(0, sys.argv[2])
+import torch
+torch.set_num_threads(1)
+from cadenza.experiment import CSV, Report, TensorBoard
+from tests.experiment.trained import At, EveryIteration, fitted
+fitted(sys.argv[1], EveryIteration(), CSV(), TensorBoard(), Report(), At("after_log", lambda run: None), epochs=100000)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="killed as on POSIX")
+def test_kill_9_in_the_middle_leaves_a_readable_folder(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    source, here = str(Path(cadenza.__file__).parents[1]), str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", CODE, str(tmp_path), here]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    try:
+        folder = wait_for_epochs(process, tmp_path, 5)
+        assert list_runs(tmp_path)[0]["state"] == "running"
+        write_report(folder, tmp_path / "while_running.html")
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    (row,) = list_runs(tmp_path)
+    assert row["state"] == "killed"
+    assert row["epochs"] >= 4
+    assert row["metric"] == "val/loss"
+    assert row["value"] > 0
+    page = write_report(folder).read_text()
+    assert "killed after" in page
+    assert "the process is gone and did not say why" in page
+    rows = list(read_lines(folder / "metrics.jsonl"))
+    assert [one["epoch"] for one in rows if one["kind"] == "epoch"][:5] == [0, 1, 2, 3, 4]
+    with (folder / "metrics.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) >= 20
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    assert len(events.Scalars("val/loss")) >= 5
+    finished = fitted(tmp_path, name="other").folder
+    assert "killed" in str(compare_runs([folder, finished]))
+    go_on(folder)
+
+
+def wait_for_epochs(process: subprocess.Popen[bytes], root: Path, epochs: int) -> Path:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr and process.stderr.read().decode()
+        for row in list_runs(root):
+            if row["epochs"] >= epochs:
+                return Path(row["folder"])
+        time.sleep(0.05)
+    raise AssertionError("the run did not come so far")
+
+
+def go_on(folder: Path) -> None:
+    """Another run may have the folder at once."""
+    experiment = Experiment.at(folder)
+    trainer_of(EveryIteration(), experiment=experiment).fit(tiny_loader(), epochs=1)
+    assert read_run(folder).state == "finished"
