@@ -137,6 +137,7 @@ class MapFeed(Feed):
         self.underway = False
 
     def close(self) -> None:
+        self.underway = False  # nobody asks for the states of the workers any more
         self.end()
         self._close_workers()
 
@@ -146,11 +147,11 @@ class MapFeed(Feed):
     # Where a pass stands ------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Any:
-        return self.read - self.first, dict(self.places), self.turn
+        return self.read - self.first, dict(self.places), self.turn, self.order.mark()
 
     def tree(self, snapshot: Any) -> dict[str, Any]:
-        batches, places, turn = snapshot
-        return {"order": self.order.position(batches), "epoch": self._epoch(), **self._workers(places, turn)}
+        batches, places, turn, mark = snapshot
+        return {"order": self.order.position(batches, mark), "epoch": self._epoch(), **self._workers(places, turn)}
 
     def between(self) -> dict[str, Any]:
         stays = self.watch and self.loader.persistent_workers

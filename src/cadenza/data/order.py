@@ -37,14 +37,23 @@ class Start:
     state: Any = None
     check: int | None = None
     over: bool = False
-
-    @property
-    def begun(self) -> bool:
-        """Whether the sampler had drawn already."""
-        return self.at_first is not None or self.state is not None
+    begun: bool = False
+    """Whether the sampler had drawn already."""
 
 
 FRESH = Start()
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a sampler of one's own stands: the sum over what it gave, or its own state.
+
+    ``over``: it has come to its end, and would begin anew if it were asked again.
+    """
+
+    check: int | None
+    state: Any
+    over: bool
 
 
 def splits_itself(loader: Any) -> bool:
@@ -75,7 +84,7 @@ class Order:
         self.own = generators_in(loader.generator, loader.batch_sampler, loader.sampler)
         self.stateful = hasattr(self.source, "state_dict") and hasattr(self.source, "load_state_dict")
         self.known = type(self.source) in _KNOWN and not self.stateful
-        self.depth = 16 + 2 * loader.num_workers * (loader.prefetch_factor or 1)
+        self.drawn_ahead = loader.num_workers * (loader.prefetch_factor or 1)
         self.start = FRESH
         self.unused = 0
         self.walk_type = Walk
@@ -112,10 +121,14 @@ class Order:
         """How many global batches there are from ``cursor`` on."""
         return steps_left(max(self.total() - cursor, 0), self.batch_size, self.world_size, self.drop_last)
 
-    def position(self, batches: int) -> dict[str, Any]:
+    def mark(self) -> Mark | None:
+        """Where a sampler of one's own stands now, if it is not asked for more than is read; else notes are kept."""
+        return None if self.known or self.drawn_ahead or self.walk is None else self.walk.mark()
+
+    def position(self, batches: int, mark: Mark | None) -> dict[str, Any]:
         """The tree that ``resume`` reads: where the pass stands after ``batches`` of this walk."""
         assert self.walk is not None
-        return self.walk.position(batches)
+        return self.walk.position(batches, mark)
 
     def resume(self, tree: Any) -> Start:
         """Checks that the position fits this sampler, and returns where a pass must start to go on from it."""
@@ -132,6 +145,7 @@ class Order:
             tree["sampler"],
             tree["check"],
             tree["over"],
+            tree["begun"],
         )
 
     def total_if_known(self) -> int | None:
@@ -153,7 +167,8 @@ class Walk:
         self.batches: Iterator[Any] | None = None
         self.ended = self.moves = False
         self.check = 0
-        self.marks: deque[tuple[int, int, Any, bool]] = deque(maxlen=order.depth)
+        self.marks: deque[tuple[int, Mark]] = deque(maxlen=16 + 2 * order.drawn_ahead)
+        self.over = start.over
         # DataLoader asks its own samplers for an iterator at the first batch, and others at once
         self.source = None if order.plain or order.world_size > 1 else self.open()
 
@@ -243,8 +258,8 @@ class Walk:
         """Notes where a sampler of one's own stands after each global batch, and whether it draws as it goes."""
         order = self.order
         for number in itertools.count(1):
-            if number == 1:
-                self.note(0, self.start.over)
+            if number == 1 and order.drawn_ahead:
+                self.marks.append((0, self.mark()))
             look = not order.stateful and (1 < number < 9 or number % 32 == 0)
             before = capture() if look else None
             chunk = next(chunks, None)
@@ -255,31 +270,34 @@ class Walk:
                 if order.world_size > 1:
                     raise TypeError(draws_as_it_goes(order.source))
             self.check = 0 if order.stateful else checksum(chunk, self.check)
-            self.note(number, len(chunk) < order.stride)
+            self.over = order.stateful and len(chunk) < order.stride
+            if order.drawn_ahead:
+                self.marks.append((number, self.mark()))
             yield chunk
 
-    def note(self, number: int, over: bool) -> None:
-        """``over``: the sampler has come to its end, and would begin anew if it were asked again."""
+    def mark(self) -> Mark:
+        if self.batches is None and self.start.begun:
+            return Mark(self.start.check, self.start.state, self.start.over)
         state = copy.deepcopy(self.order.source.state_dict()) if self.order.stateful else None
-        self.marks.append((number, self.check, state, over and self.order.stateful))
+        return Mark(self.check, state, self.over)
 
-    def position(self, batches: int) -> dict[str, Any]:
+    def position(self, batches: int, mark: Mark | None) -> dict[str, Any]:
         order = self.order
         if self.moves:
             raise TypeError(draws_as_it_goes(order.source))
-        check, state, over = self.start.check, self.start.state, self.start.over
-        for number, *mark in self.marks:
-            if number == batches:
-                check, state, over = mark
+        mark = mark or Mark(self.start.check, self.start.state, self.start.over)
+        for number, noted in self.marks:
+            mark = noted if number == batches else mark
         return {
             "unit": "samples" if order.counts_samples else "batches",
             "total": order.total_if_known(),
             "cursor": self.start.cursor + batches * order.stride,  # as many as were asked for: the last asks for more
             "at_iter": None if order.stateful else pack(self.at_iter),
             "at_first": None if order.stateful else pack(self.at_first),
-            "sampler": state,
-            "check": check,
-            "over": over,
+            "sampler": mark.state,
+            "check": mark.check,
+            "over": mark.over,
+            "begun": self.batches is not None or self.start.begun,
         }
 
 

@@ -166,6 +166,7 @@ class StreamFeed(RoundsFeed):
         self.underway = False
 
     def close(self) -> None:
+        self.underway = False  # nobody asks for the states of the workers any more
         self.end()
         self.live = None
 
