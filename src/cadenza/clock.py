@@ -80,7 +80,7 @@ class Duration:
 class Clock:
     """How far training has come. Only training advances it; it goes on over several fits."""
 
-    __slots__ = ("_elapsed", "_started", "batches", "epochs", "samples", "steps", "tokens")
+    __slots__ = ("_elapsed", "_started", "agreed", "batches", "epochs", "samples", "steps", "tokens")
 
     def __init__(self) -> None:
         self.batches = 0
@@ -90,10 +90,17 @@ class Clock:
         self.epochs = 0
         self._elapsed = 0.0
         self._started: float | None = None
+        self.agreed: float | None = None
+        """Under many processes: rank 0's time when they last heard of each other, so that all decide alike by it."""
 
     @property
     def seconds(self) -> float:
-        """Wall time spent in ``fit``."""
+        """Wall time spent in ``fit``; under many processes that of rank 0, as all know it."""
+        return self.wall if self.agreed is None else self.agreed
+
+    @property
+    def wall(self) -> float:
+        """Wall time spent in ``fit``, of this process."""
         return self._elapsed + (time.perf_counter() - self._started if self._started is not None else 0.0)
 
     def start(self) -> None:
@@ -101,7 +108,7 @@ class Clock:
             self._started = time.perf_counter()
 
     def pause(self) -> None:
-        self._elapsed, self._started = self.seconds, None
+        self._elapsed, self._started = self.wall, None
 
     def reached(self, duration: Duration) -> bool:
         """Whether at least ``duration`` has passed since the beginning of training."""

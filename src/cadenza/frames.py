@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cadenza.data import length_of
-from cadenza.fields import NOTHING, UNWEIGHTED
+from cadenza.fields import GONE, NOTHING, UNWEIGHTED
 from cadenza.means import Mean
 from cadenza.points import POINTS
 from cadenza.requests import OF_ITERATION, OF_PASS
@@ -68,6 +68,10 @@ class Pass(Frame):
         self.iterating = False
         self.complete = False
         self.mean = Mean()
+        self.rounds: int | None = None
+        self.last: Any = GONE
+        self.samples_of_all: float | None = None
+        self.seen, self.counted = [0, 0], [0, 0]
         self.outer = put_aside(run)
         self.flags: list[tuple[torch.nn.Module, bool]] = []
 
@@ -85,7 +89,7 @@ class Pass(Frame):
 
     def is_at_end(self) -> bool:
         """Whether the loader is known to have no further batch."""
-        length = length_of(self.feed)
+        length = length_of(self.feed) if self.rounds is None else self.rounds
         return self.exhausted or (length is not None and self.index + 1 >= length)
 
     def restore_flags(self) -> None:
@@ -104,6 +108,8 @@ class Outside:
     iterating = False
     index = -1
     loader: Any = None
+    rounds: int | None = None
+    samples_of_all: float | None = None
 
 
 _OF_PASS = ("stage", "loader_name", "loss_weight", "_at", "_forwarded", "_pass", "_skipped")

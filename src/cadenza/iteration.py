@@ -92,6 +92,8 @@ def begin_iteration(run: Run, this: Pass) -> None:
         if score.around_stage_iter:
             enter(run, score.at_around_iter, score.around_stage_iter, this.stage_iter_exits)
     run._at = score.at_before_iter
+    if score.plan.declared & SKIP_BATCH and run._ensemble is not None:
+        run._ensemble.skip(run, SKIP_BATCH)
     if run._asked & SKIP_BATCH:
         run._skipped = actions_from(this.stage, "forward")
 
@@ -99,12 +101,16 @@ def begin_iteration(run: Run, this: Pass) -> None:
 def end_iteration(run: Run, this: Pass) -> bool:
     """Counts the batch, plays the ends of its spans, deletes its fields; False if no further batch is wanted."""
     training, score = this.training, this.score
+    if run._ensemble is not None:
+        run._ensemble.decide(run, this)
     if run._held and training and not run._asked & STOP and is_last(run, this):
         release(run, this)
     count = score.count
     samples, tokens = count_samples(run._batch) if count is None else count(run)
     clock = run.clock
-    if training:
+    if run._ensemble is not None:
+        run._ensemble.count(run, this, samples, tokens)
+    elif training:
         clock.batches += 1
         clock.samples += samples
         if tokens:
@@ -158,6 +164,8 @@ def is_last(run: Run, this: Pass) -> bool:
     """Whether no further batch follows. Looks one batch ahead if the loader cannot tell its length."""
     if run._asked & END_EPOCH or run.clock.steps >= run._last_step:
         return True
+    if run._ensemble is not None:  # what one process sees, the others do not: only what all know counts
+        return this.rounds is not None and this.index + 1 >= this.rounds
     if this.is_at_end():
         return True
     if this.ahead is END and length_of(this.feed) is None:

@@ -21,9 +21,10 @@ def begin(run: Run) -> None:
     """Sets everything up and plays ``before_run``."""
     plan, training = run._plan, run.training_state
     run.module.to(run.device)
+    run._ensemble = training.strategy.begin(run)
     if run.mode == "fit":
         if training.seed is not None and not training.seeded:
-            seed_everything(training.seed)
+            seed_everything(training.seed + run.rank)
             training.seeded = True
         clear_gradients(run)
         run.clock.start()
@@ -76,12 +77,15 @@ def warn_of_unseen_watch(run: Run) -> None:
         warnings.warn(f"{watch.who} watches {unknown_metric(watch.name, run.metrics)}", stacklevel=2)
 
 
-def fail(run: Run, error: BaseException) -> None:
-    """Ends everything after an exception: leaves all that is held, tells the callbacks, closes them."""
+def fail(run: Run, error: BaseException) -> BaseException:
+    """Ends everything after an exception: leaves all that is held, tells the callbacks, closes them. Returns what is to
+    be raised: under many processes what one of them raised first, and otherwise ``error``."""
     if run.error is not None:
-        return
-    run.error = error
+        return error
     note(run, error, f"the loop after {run._at.name}" if run._at else "the run")
+    if run._ensemble is not None:
+        error = run._ensemble.failed(run, error)
+    run.error = error
     if run._owed not in (None, error):
         note_further(error, run._owed, "an around that was left by break")
     for frame in reversed(run._open):
@@ -97,6 +101,7 @@ def fail(run: Run, error: BaseException) -> None:
     run._forget()
     run.stage, run._pass = None, run._outside
     close(run, error)
+    return error
 
 
 def close(run: Run, error: BaseException | None) -> None:

@@ -61,7 +61,7 @@ def predict(run: Run, loader: Iterable[Any], device: torch.device | None) -> Any
         if run.eval_step():
             outputs.append(run.output if device is None else to_device(run.output, device))
             counts.append(run.main.count(run)[0])
-    return gather(outputs, counts)
+    return gather(*run.joined(outputs, counts))
 
 
 def named(loaders: Any) -> Mapping[str | None, Any]:

@@ -151,6 +151,9 @@ def end_epoch(run: Run, this: Epoch) -> None:
         run.clock.epochs += 1
     if plan.after_epoch:
         fire(run, POINTS["after_epoch"], plan.after_epoch)
+    if run._ensemble is not None:
+        run._ensemble.end_epoch(run)
+    if plan.after_epoch:
         decisions.check_best(run)  # again, since it may have been logged only now
     decisions.refuse_unknown_watch(run)
     run._write_row("epoch")
@@ -167,6 +170,8 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
     decisions.may_open(run, stage)
     if run._asked & REPLAN:
         decisions.replan(run)
+    if run._ensemble is not None:
+        run._ensemble.settle(run)
     if run._asked & STOP or (stage == "val" and run._asked & SKIP_VALIDATION):
         return
     if run._resume is not None and run._resume.skips(run, stage, name):
@@ -175,7 +180,10 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
     try:
         begin_pass(run, this, loader)
         while not run._asked & _NO_FURTHER:
-            if not (fetch_with_others(run, this) if this.score.plays_fetch else take(run, this)):
+            found = fetch_with_others(run, this) if this.score.plays_fetch else take(run, this)
+            if run._ensemble is not None:
+                found = run._ensemble.keep_step(run, this, found)
+            if not found:
                 end_of_loader(run, this)
                 break
             begin_iteration(run, this)
@@ -232,6 +240,8 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> None:
     except BaseException as error:
         blame_loader(run, this, error)
         raise
+    if run._ensemble is not None:
+        run._ensemble.begin_pass(run, this)
     if run._resume is not None:
         run._resume.arrive(run)
 
@@ -261,13 +271,15 @@ def end_pass(run: Run, this: Pass) -> None:
         this.feed.end()
     run._last_loss = run._last_output = None
     whole = this.complete or bool(run._asked & END_EPOCH)
-    mean = this.mean.value()
+    mean = this.mean.value() if run._ensemble is None else run._ensemble.mean(run, this)
     if mean is not None and (this.complete or this.stage == "train" or not run._asked & STOP):
         run.log(this.prefix + "loss", mean)
     if this.stage == "train" and whole:
         run._epoch.trained = True
     if score.after_stage_epoch:
         fire(run, score.at_after_epoch, score.after_stage_epoch)
+    if run._ensemble is not None:
+        run._ensemble.end_pass(run)
     run._write_row("pass")
     run._open.pop().closed = True
     take_back(run, this.outer)

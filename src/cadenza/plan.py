@@ -16,6 +16,7 @@ from cadenza.execution.options import Execution
 from cadenza.execution.step import needs_closure
 from cadenza.points import BEHAVIOURS, POINTS, STAGES, Kind, Point
 from cadenza.registration import CallbackError, check_callback, check_together
+from cadenza.requests import BIT, OF_ITERATION
 from cadenza.spans import Player, Players
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ class Plan:
     ) -> None:
         self.optimizers = run.optimizers
         self.executor = run._executor = run._executor or Executor(run.training_state.execution or Execution(), run)
+        self.together = run.world_size > 1 and not every_rank
+        self.declared = declared_skips(callbacks) if self.together else 0
+        self._strategy = run.training_state.strategy
         self.callbacks, self.main = arrange(callbacks, None if every_rank else (run.rank, run.local_rank))
         self._instrument = instrument
         self._table = self._players_by_point()
@@ -115,6 +119,8 @@ class Plan:
                     continue
                 if point.kind is Kind.AROUND:
                     player = as_around(player)
+                if self.together:
+                    player = self._strategy.played(callback, player)
                 if self._instrument is not None:
                     player = self._instrument(point, callback, player)
                 table[name].append((callback, player))
@@ -205,6 +211,12 @@ class Plan:
 
 
 _KINDS = ("before", "around", "after")
+
+
+def declared_skips(callbacks: Sequence[Callback]) -> int:
+    """The skips that some callback, on whichever rank it plays, may ask for without all ranks asking alike."""
+    names = {name for callback in callbacks if callback.agree != "same" for name in callback.asks}
+    return sum(BIT[name] for name in names) & OF_ITERATION
 
 
 def refuse_if_elsewhere(callback: Callback, run: Run | None) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cadenza.fields import Fields
 from cadenza.points import REQUESTS, SPAN
+
+if TYPE_CHECKING:
+    from cadenza.distributed.ensemble import Ensemble
 
 BIT: dict[str, int] = {name: 1 << position for position, name in enumerate(REQUESTS)}
 
@@ -44,6 +49,7 @@ class Requests(Fields):
     _replaying: bool
     mode: str
     stop_reason: str | None
+    _ensemble: Ensemble | None
 
     def skip_batch(self) -> None:
         """Enter no further action of this iteration. The batch counts as seen."""
@@ -81,14 +87,15 @@ class Requests(Fields):
 
     def stop(self, reason: str = "") -> None:
         """Finish this iteration and end the run, in order."""
-        if self.stop_reason is None:
-            self.stop_reason = reason or f"asked at {self._at.name if self._at else 'the start'}"
-        self._ask("stop")
+        why = reason or f"asked at {self._at.name if self._at else 'the start'}"
+        if self._ensemble is None and self.stop_reason is None:
+            self.stop_reason = why
+        self._ask("stop", why)
 
     def _can_save(self) -> bool:
         raise NotImplementedError  # pragma: no cover
 
-    def _ask(self, request: str) -> None:
+    def _ask(self, request: str, reason: str | None = None) -> None:
         point, stage = self._at, self.stage
         if request != "stop" and point is not None:
             again = self._replaying and BIT[request] & OF_ITERATION
@@ -98,7 +105,10 @@ class Requests(Fields):
                 or not point.takes(request, stage)
             ):
                 raise RuntimeError(self._too_late(request, again=bool(again)))
-        self._asked |= BIT[request]
+        if self._ensemble is None:
+            self._asked |= BIT[request]
+        else:
+            self._ensemble.ask(self, request, reason)  # type: ignore[arg-type]
 
     def _too_late(self, request: str, *, again: bool) -> str:
         if self.mode != "fit" and request in ("save", "skip_validation"):

@@ -41,15 +41,19 @@ class Rows(Requests):
     def log(self, name: str, value: float | Tensor, *, over_ranks: str | None = None) -> None:
         """Writes one value into this iteration's row, or outside an iteration into the epoch's.
 
-        A tensor stays on its device until somebody reads it. Under many processes it is rank 0's value,
-        unless ``over_ranks="mean"``.
+        A tensor stays on its device until somebody reads it. Under many processes it is rank 0's value, unless
+        ``over_ranks="mean"``; the mean of what is logged in an iteration is known when its pass ends.
         """
         if over_ranks not in (None, "mean"):
             raise ValueError(f'over_ranks is None or "mean", not {over_ranks!r}')
         if name in _PLACES:
             raise ValueError(f"{name!r} says where a row was written and cannot be the name of a metric")
+        if over_ranks is not None and self._ensemble is not None and not self._pass.iterating:
+            value = self._ensemble.log_now(self, name, value)  # type: ignore[arg-type]
         self.metrics[name] = value
         self._current_row()[name] = self.metrics.raw()[name]
+        if over_ranks is not None and self._ensemble is not None and self._pass.iterating:
+            self._ensemble.log_later(self._current_row(), name, self._pass.index)
 
     def measured(self, name: str) -> bool:
         """Whether ``name`` was logged in this epoch, so that its value is new."""

@@ -28,6 +28,9 @@ from cadenza.verbs import NO_VERBS, Verbs
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback, MainCallback
+    from cadenza.distributed.ensemble import Ensemble
+    from cadenza.distributed.strategy import Strategy
+    from cadenza.distributed.world import World
     from cadenza.execution.executor import Executor
     from cadenza.plan import Plan, Watched
     from cadenza.resuming import Resume
@@ -42,6 +45,9 @@ class Training:
     criterion: Callable[..., Any] | None
     schedulers: list[Any]
     device: torch.device
+    strategy: Strategy
+    world: World
+    ensemble: Ensemble | None = None
     experiment: Any = None
     clock: Clock = field(default_factory=Clock)
     history: History = field(default_factory=History)
@@ -73,7 +79,8 @@ class Run(Rows):
         self.history = training.history if mode == "fit" else History()
         self.store = training.store
         self.metrics = Metrics()
-        self.rank, self.local_rank, self.world_size = 0, 0, 1
+        world = training.world
+        self.rank, self.local_rank, self.world_size = world.rank, world.local_rank, world.world_size
         self.mode = mode
         self.stage: str | None = None
         self.loader_name: str | None = None
@@ -109,6 +116,8 @@ class Run(Rows):
         self._failing: BaseException | None = None
         self._owed: BaseException | None = None
         self._removed: list[Callback] = []
+        self._ensemble: Ensemble | None = None
+        self._playing: Callback | None = None
         self._exchange: Callable[[Run], None]
         self._last_step = sys.maxsize
         self._began = (self.clock.epochs, self.clock.steps)
@@ -223,6 +232,10 @@ class Run(Rows):
         if self._committed:
             self._asked |= SAVED
 
+    def joined(self, outputs: list[Any], counts: list[int]) -> tuple[list[Any], list[int]]:
+        """Under many processes what all of them made of their batches, in the order of the data set."""
+        return (outputs, counts) if self._ensemble is None else self._ensemble.joined(outputs, counts)
+
     def again(self) -> Tensor:
         """Plays zero_grad, forward, loss and backward of this batch once more; for use inside a step."""
         return self._verbs.again(self)
@@ -331,24 +344,30 @@ class Run(Rows):
         try:
             lifecycle.begin(self)
         except BaseException as error:
-            lifecycle.fail(self, error)
+            self._end_with(error)
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is not None:
-            lifecycle.fail(self, error)
+            self._end_with(error)
             return
         try:
             lifecycle.finish(self)
         except BaseException as late:
-            lifecycle.fail(self, late)
+            self._end_with(late)
             raise
 
-    def _ask(self, request: str) -> None:
+    def _end_with(self, error: BaseException) -> None:
+        """Ends the run; what another process raised first is raised in the place of ``error``."""
+        first = lifecycle.fail(self, error)
+        if first is not error:
+            raise first from error
+
+    def _ask(self, request: str, reason: str | None = None) -> None:
         if self._open and self._open[-1].abandoned:
             passes.settle(self)  # what is asked after a break is for the loop around it
-        super()._ask(request)
+        super()._ask(request, reason)
 
     def _feed(self, this: Pass) -> Any:
         """What the pass reads its batches from: the loader itself, or what adapts it so that it can go on later."""
@@ -357,7 +376,8 @@ class Run(Rows):
         if loader is not this.loader:
             if isinstance(feed, Feed):
                 feed.close()
-            feed = prepare(this.loader, stage=this.stage, resumable=self._plan.saver is not None)
+            how: dict[str, Any] = {"rank": self.rank, "world_size": 1 if self._ensemble is None else self.world_size}
+            feed = prepare(this.loader, stage=this.stage, resumable=self._plan.saver is not None, **how)
             self._feeds[key] = (this.loader, feed)
         if isinstance(feed, Feed):
             if key in self._feed_states:

@@ -118,6 +118,23 @@ def whereabouts(run: Run) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
+def place(run: Run) -> str:
+    """Where a run is, in words, as exactly as the last point that was passed tells."""
+    at, stage, this = run._at, run.stage, run._pass
+    rank = f" on rank {run.rank}" if run.world_size > 1 else ""
+    where = f"{whereabouts(run)}{rank}"
+    if at is None:
+        return f"before its first point{where}"
+    if stage is not None and this.iterating and at.name == f"before_{stage}_iter":
+        step = {"train": "training", "val": "validation", "test": "test", "pred": "prediction"}[stage]
+        return f"in the {step} step after {at.name}{where}"
+    if stage is not None and not this.iterating and not at.span.endswith("epoch"):
+        return f"while batch {this.index + 1} of the {stage} loader was waited for, after {at.name}{where}"
+    if at.kind is Kind.BEHAVIOUR:
+        return f"in {at.name} of {run.main.name}, or after it{where}"
+    return f"at {at.name} or after it{where}"
+
+
 def blame_loader(run: Run, this: Pass, error: BaseException) -> None:
     """Says in a note that the user's loader raised, and how far it had come."""
     epoch = f" of epoch {run.epoch}" if run.mode == "fit" else ""

@@ -16,6 +16,7 @@ from cadenza import loop
 from cadenza.callback import Callback, FunctionCallback
 from cadenza.clock import Clock, Duration
 from cadenza.data import check_loader
+from cadenza.distributed import Strategy, World, choose
 from cadenza.execution.options import Execution
 from cadenza.explain import Score, explain
 from cadenza.history import History
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from cadenza.decisions import Best
 
 log = logging.getLogger("cadenza")
+ALONE = World()
 
 
 class Trainer:
@@ -61,22 +63,24 @@ class Trainer:
         scheduler: Any = None,
         callbacks: Iterable[Callback] = (),
         device: str | torch.device = "auto",
-        strategy: str = "auto",
+        strategy: str | Strategy = "auto",
         execution: str | Execution = "eager",
         experiment: Any = None,
         seed: int | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
-        if strategy not in ("auto", "single"):
-            raise ValueError(f'strategy {strategy!r} is not available in this version; use "auto" or "single"')
         options = Execution.of(execution)
+        chosen = choose(strategy)
+        world = chosen.world()
         self._training = Training(
             module=model,
             optimizers=_listed(optimizer, Optimizer, "optimizer", "torch.optim.Optimizer"),
             criterion=criterion,
             schedulers=_listed(scheduler, object, "scheduler", "a scheduler with step()"),
-            device=choose_device(device),
+            device=choose_device(device, world),
+            strategy=chosen,
+            world=world,
             experiment=experiment,
             seed=_seed_of(seed, experiment),
             execution=options,
@@ -260,12 +264,16 @@ class Trainer:
         return self._training.store
 
 
-def choose_device(device: str | torch.device) -> torch.device:
-    """``"auto"`` is the accelerator that is there, else the CPU."""
+def choose_device(device: str | torch.device, world: World = ALONE) -> torch.device:
+    """``"auto"`` is the accelerator that is there, of several on a machine one for each process, else the CPU."""
     if device != "auto":
-        return torch.device(device)
+        return world.device(str(device)) if str(device) == "cuda" else torch.device(device)
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return torch.device("cpu") if accelerator is None else accelerator
+    return (
+        world.device("cpu" if accelerator is None else accelerator.type)
+        if not world.alone or accelerator is None
+        else accelerator
+    )
 
 
 def _seed_of(seed: int | None, experiment: Any) -> int | None:

@@ -51,7 +51,7 @@ class Accumulate(Callback):
         self.n, self.weight, self.drop_last = n, weight, drop_last
         self.capturable = isinstance(weight, str)  # what a function returns may differ from batch to batch
         self.window = Window()
-        self._count: Count = 0
+        self._mean: Count = 0
         self._loaded = False
 
     @classmethod
@@ -74,6 +74,8 @@ class Accumulate(Callback):
             self.window.clear()  # the gradients of a window that a stop or an error left open are cleared, too
 
     def before_train_epoch(self, run: Run) -> None:
+        if run._ensemble is not None:  # it must know before the forward, to put gradients together once in a window
+            run._ensemble.holds = lambda: self.window.batches + 1 < self.n
         if self._loaded:
             self._loaded = False
             for name in ("total", "reference"):
@@ -82,14 +84,16 @@ class Accumulate(Callback):
                     setattr(self.window, name, value.to(run.device))
 
     def before_backward(self, run: Run) -> None:
-        self._count = self._counted(run)
-        if not isinstance(self._count, Tensor) and self._count == 0:
+        count = self._mean = self._counted(run)
+        if run._ensemble is not None:  # others have a batch even if this process has none that counts
+            self._mean = run._ensemble.mean_count(run, count, samples=self.weight == "samples")
+        elif not isinstance(count, Tensor) and count == 0:
             run.skip_backward()
-        else:
-            run.loss_weight = run.loss_weight * self.window.weigh(self._count)
+            return
+        run.loss_weight = run.loss_weight * self.window.weigh(count, self._mean)
 
     def after_backward(self, run: Run) -> None:
-        self.window.add(self._count)
+        self.window.add(self._mean)
         if self.window.batches < self.n:
             run.hold_step()
 
@@ -115,6 +119,8 @@ class Accumulate(Callback):
             self.window.clear()
 
     def _counted(self, run: Run) -> Count:
+        if run._ensemble is not None and run._ensemble.empty:
+            return 0
         if self.weight == "samples":
             return run.main.count(run)[0]
         if self.weight == "tokens":
@@ -164,9 +170,10 @@ class Window:
         self.total: Count = 0
         self.reference: Count = 0
 
-    def weigh(self, count: Count) -> Count:
-        """What to multiply the loss of a batch with. The first batch gets 1, so that gradients keep their size."""
-        reference = self.reference if self.batches else _reference(count)
+    def weigh(self, count: Count, mean: Count | None = None) -> Count:
+        """What to multiply the loss of a batch with. The first batch gets 1, so that gradients keep their size. Where
+        the mean over several processes is taken, ``mean`` is what they have on average, and what is to be added."""
+        reference = self.reference if self.batches else _reference(count if mean is None else mean)
         return count / reference
 
     def add(self, count: Count) -> None:

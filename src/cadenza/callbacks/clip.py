@@ -85,7 +85,7 @@ def clip_gradients(
     """
     _check_bounds(norm, value, norm_type)
     if norm is not None:
-        return clip_grad_norm_(parameters, norm, norm_type)
+        return whole(clip_grad_norm_(parameters, norm, norm_type))
     given = [parameter for parameter in parameters if parameter.grad is not None]
     if value is not None and given:
         clip_grad_value_(given, value)
@@ -94,7 +94,12 @@ def clip_gradients(
 
 def gradient_norm(parameters: Iterable[Tensor], norm_type: float = 2.0) -> Tensor:
     """The common norm of the gradients of ``parameters``, on their device."""
-    return get_total_norm([p.grad for p in parameters if p.grad is not None], norm_type)
+    return whole(get_total_norm([p.grad for p in parameters if p.grad is not None], norm_type))
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor that is spread over processes put together, which needs all of them; others as they are."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def trained_parameters(optimizers: Iterable[Optimizer]) -> list[Tensor]:

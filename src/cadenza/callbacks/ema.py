@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.weights import (
     averaged_names,
     copied,
+    copy_weights,
     fit_to,
     put_weights,
     start_average,
@@ -95,7 +95,7 @@ class EMA(Callback):
             decay = decay_at(self.updates, decay, self.warmup, self.steps, self.beta)
         update_average(averaged, weights, decay)
         if kept:
-            torch._foreach_copy_(kept, buffers)
+            copy_weights(kept, buffers)
 
     def _evaluate(self, run: Run) -> AbstractContextManager[None] | None:
         return self.swap(run.module) if self.evaluate and self.average else None

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from cadenza.callback import Callback, Order
 from cadenza.clock import Duration
-from cadenza.points import Kind
-from cadenza.spans import whereabouts
+from cadenza.spans import place
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -145,23 +144,6 @@ def standing(run: Run) -> tuple[Any, ...]:
     """Everything that changes when a run moves."""
     clock = run.clock
     return run._at, run.stage, run.loader_name, run.epoch, run._pass, run._pass.index, clock.batches, clock.steps
-
-
-def place(run: Run) -> str:
-    """Where a run is, in words, as exactly as the last point that was passed tells."""
-    at, stage, this = run._at, run.stage, run._pass
-    rank = f" on rank {run.rank}" if run.world_size > 1 else ""
-    where = f"{whereabouts(run)}{rank}"
-    if at is None:
-        return f"before its first point{where}"
-    if stage is not None and this.iterating and at.name == f"before_{stage}_iter":
-        step = {"train": "training", "val": "validation", "test": "test", "pred": "prediction"}[stage]
-        return f"in the {step} step after {at.name}{where}"
-    if stage is not None and not this.iterating and not at.span.endswith("epoch"):
-        return f"while batch {this.index + 1} of the {stage} loader was waited for, after {at.name}{where}"
-    if at.kind is Kind.BEHAVIOUR:
-        return f"in {at.name} of {run.main.name}, or after it{where}"
-    return f"at {at.name} or after it{where}"
 
 
 def stacks(first: int | None = None) -> str:

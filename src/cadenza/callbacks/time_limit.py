@@ -36,6 +36,7 @@ class TimeLimit(Callback):
     """
 
     order = Order.REPORT
+    agree = "main"
 
     def __init__(self, limit: str | Duration, *, grace: str | Duration = "0 seconds", of: str = "fit") -> None:
         self.limit, self.grace = _seconds("limit", limit), _seconds("grace", grace)

@@ -47,8 +47,8 @@ def update_average(average: Sequence[Tensor], current: Sequence[Tensor], decay: 
     [tensor([2.])]
     """
     if average:
-        alike = [new.to(old.dtype) for old, new in zip(average, current, strict=True)]
-        torch._foreach_lerp_(list(average), alike, 1.0 - decay)
+        alike = [here(new).to(old.dtype) for old, new in zip(average, current, strict=True)]
+        torch._foreach_lerp_([here(tensor) for tensor in average], alike, 1.0 - decay)
 
 
 def fit_to(module: nn.Module, kept: dict[str, Tensor], owner: str) -> None:
@@ -71,4 +71,15 @@ def put_weights(module: nn.Module, values: Mapping[str, Tensor]) -> None:
     Autograd does not see it: whoever puts the old values back leaves a waiting backward as it was.
     """
     weights = weights_of(module)
-    torch._foreach_copy_([tensor.data for tensor in weights.values()], [values[name] for name in weights])
+    copy_weights(list(weights.values()), [values[name] for name in weights])
+
+
+def copy_weights(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copies ``values`` into the tensors ``into``, of a model that is spread over processes the parts that are here."""
+    if into:
+        torch._foreach_copy_([here(tensor.data) for tensor in into], [here(value) for value in values])
+
+
+def here(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process has; all of it, unless it is spread over processes."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

@@ -46,6 +46,20 @@ def action(score: StageScore, span: str, act: Callable[[Run], object], vetoes: i
     return play
 
 
+def agreed(score: StageScore, act: Callable[[Run], object], vetoes: int) -> Callable[[Run], object]:
+    """``act``, before which many processes agree whether one of ``vetoes`` was asked for, if a callback may do so."""
+    mask = score.plan.declared & vetoes
+    if not mask:
+        return act
+
+    def agree_first(run: Run) -> object:
+        if run._ensemble is not None:
+            run._ensemble.skip(run, mask)
+        return True if run._asked & vetoes else act(run)
+
+    return agree_first
+
+
 def only_for_effect(function: Player) -> Callable[[Run], None]:
     """A user's function without its return value, which has no meaning."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from cadenza.execution.action import action
+from cadenza.execution.action import action, agreed
 from cadenza.fields import UNWEIGHTED
 from cadenza.iteration import refuse_loss_by_hand
 from cadenza.points import POINTS
@@ -23,7 +23,7 @@ _TOO_LATE = ("before_step", "around_step", "before_zero_grad", "around_zero_grad
 
 def backward_verb(score: StageScore) -> Callable[[Run], bool]:
     """The verb ``backward``."""
-    play = action(score, "backward", back_propagation(score), NO_BACKWARD)
+    play = action(score, "backward", agreed(score, back_propagation(score), NO_BACKWARD), NO_BACKWARD)
     without_backward, after_backward = actions_from("train", "backward"), POINTS["after_backward"]
 
     def backward(run: Run) -> bool:
@@ -41,6 +41,8 @@ def backward_verb(score: StageScore) -> Callable[[Run], bool]:
 def back_propagation(score: StageScore) -> Callable[[Run], None]:
     """Calls ``on_iter_backward`` with the loss weighted and scaled; afterwards it is the plain one again."""
     behaviour = score.plan.behaviour("on_iter_backward")
+    if score.plan.together:
+        return _over_ranks(score, behaviour)
     is_default = score.plan.is_default("on_iter_backward")
 
     def back_propagate(run: Run) -> None:
@@ -59,6 +61,29 @@ def back_propagation(score: StageScore) -> Callable[[Run], None]:
             run._in_backward = False
             if weighs:
                 run._loss = plain
+
+    return back_propagate
+
+
+def _over_ranks(score: StageScore, behaviour: Callable[[Run], object]) -> Callable[[Run], None]:
+    """The same under many processes: each batch weighs what it holds of all of theirs, and messages ride along."""
+    weighs_itself = any("accumulation" in callback.owns for callback in score.plan.callbacks)
+
+    def back_propagate(run: Run) -> None:
+        ensemble = run._ensemble
+        assert ensemble is not None
+        plain = run._loss
+        weighted = ensemble.weighted(run, share=not weighs_itself)
+        if run.scaler is not None:
+            weighted = run.scaler.scale(weighted)
+        run._loss = ensemble.carry(run, weighted)
+        run._in_backward = True
+        try:
+            behaviour(run)
+        finally:
+            run._in_backward = False
+            run._loss = plain
+        ensemble.after_backward(run)
 
     return back_propagate
 

@@ -34,7 +34,7 @@ def verbs(score: StageScore) -> Verbs:
     def train_step(run: Run) -> bool:
         return forward(run) and backward(run) and step(run)
 
-    bare = score.is_plain(*ACTIONS["train"]) and has_plain_optimizers(score)
+    bare = score.is_plain(*ACTIONS["train"]) and has_plain_optimizers(score) and not score.plan.together
     whole = _bare_step(score, train_step) if bare else train_step
     return Verbs(whole, _only_in_evaluation, forward, backward, step, again_verb(score), step_optimizer)
 

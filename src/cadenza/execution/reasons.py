@@ -20,8 +20,8 @@ def why_not(mode: str, run: Run) -> str | None:
     """Why no step of this training can be recorded, whoever plays, if so."""
     if mode != "compiled" and run.device.type != "cuda":
         return f"the device is {run.device.type}, and CUDA graphs need a GPU"
-    if run.world_size > 1 and mode == "auto":
-        return f'{run.world_size} processes train together; say execution="captured" if their batches are alike'
+    if run.world_size > 1:
+        return f"{run.world_size} processes train together, and what they tell each other is not recorded"
     for optimizer in run.optimizers:
         why = why_no_form(optimizer)
         if why is not None:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from cadenza.callback import clears_plainly
-from cadenza.execution.action import action
+from cadenza.execution.action import action, agreed
 from cadenza.execution.backward import NO_BACKWARD, back_propagation, refuse_who_comes_too_late
 from cadenza.execution.forward import loss_behaviour
 from cadenza.fields import GONE
@@ -30,7 +30,7 @@ def step_verb(score: StageScore, *, adjusts_lr: bool = True) -> Callable[[Run], 
     """The verb ``step``; without ``adjusts_lr`` its caller does that."""
     plan = score.plan
     plain_optimizers = has_plain_optimizers(score)
-    plain = score.is_plain("step", "zero_grad") and plain_optimizers
+    plain = score.is_plain("step", "zero_grad") and plain_optimizers and not plan.declared
     stepping, clearing = plan.behaviour("on_iter_step"), plan.behaviour("on_iter_zero_grad")
     if plain_optimizers and plan.is_default("on_iter_zero_grad"):
         clearing = clear_plainly
@@ -38,12 +38,17 @@ def step_verb(score: StageScore, *, adjusts_lr: bool = True) -> Callable[[Run], 
         stepping = _step_each
     adjust_lr = plan.adjust_lr if score.main.lr_every == "iter" and adjusts_lr else None
     after_step, after_zero_grad = score.players("step")[2], POINTS["after_zero_grad"]
-    play_step = action(score, "step", _stepping(stepping), SKIP_STEP)
-    play_zero_grad = action(score, "zero_grad", clearing, SKIP_ZERO_GRAD)
+    play_step = action(score, "step", agreed(score, _stepping(stepping), SKIP_STEP), SKIP_STEP)
+    play_zero_grad = action(score, "zero_grad", agreed(score, clearing, SKIP_ZERO_GRAD), SKIP_ZERO_GRAD)
+    held = plan.declared & HOLD_STEP
 
     def step(run: Run) -> bool:
         if run._stepped_itself:
             return _after_own_step(run, after_step, adjust_lr)
+        if held and run._ensemble is not None and not run._asked & NO_BACKWARD:
+            run._ensemble.skip(run, held)
+        if run._ensemble is not None and not run._asked & (NO_BACKWARD | HOLD_STEP):
+            run._ensemble.settle_held(run, run._pass)
         if plain and not run._asked and run.scaler is None:
             run._held = False
             step_plainly(run)

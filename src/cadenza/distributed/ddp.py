@@ -1,0 +1,104 @@
+"""The whole model in each process, gradients averaged over all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from cadenza.distributed.ensemble import Ensemble
+from cadenza.distributed.ride import Carrier, Ride
+from cadenza.distributed.strategy import Together, check_flags, on_cuda, refuse_wrapped, same_everywhere, trained
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+
+class DDP(Together):
+    """``DistributedDataParallel``. Gradients that are held for a later batch are not reduced before that; evaluation
+    calls the module itself, so that processes may have different numbers of batches.
+
+    The flags are those of ``DistributedDataParallel``. ``timeout`` is how many seconds a collective may take.
+    ``debug=True`` (or the variable ``CADENZA_DEBUG``) raises when a callback that is not on all ranks begins a
+    collective.
+
+    >>> DDP(static_graph=True)
+    DDP(static_graph=True)
+    """
+
+    name = "ddp"
+
+    def __init__(
+        self,
+        *,
+        static_graph: bool = False,
+        find_unused_parameters: bool = False,
+        gradient_as_bucket_view: bool = False,
+        broadcast_buffers: bool = True,
+        bucket_cap_mb: float | None = None,
+        timeout: float = 1800.0,
+        debug: bool | None = None,
+    ) -> None:
+        self.flags: dict[str, Any] = {
+            "static_graph": static_graph,
+            "find_unused_parameters": find_unused_parameters,
+            "gradient_as_bucket_view": gradient_as_bucket_view,
+            "forward_sync_buffers": broadcast_buffers,
+        }
+        check_flags("DDP", self.flags.items())
+        self.bucket_cap_mb, self.timeout, self.debug = bucket_cap_mb, timeout, debug
+
+    def spread(self, run: Run, ensemble: Ensemble) -> None:
+        if run.mode == "fit" and any(trained(run.module)):
+            self.wrap(run, ensemble)
+        elif ensemble.model is None and not ensemble.evaluated:
+            ensemble.evaluated = True
+            same_everywhere(run.module)
+
+    def wrap(self, run: Run, ensemble: Ensemble) -> None:
+        """Wraps the module, anew if other parameters are trained than before: DDP waits for each it knows of."""
+        refuse_wrapped(run.module)
+        if ensemble.model is None or ensemble.trained != trained(run.module):
+            first = ensemble.model is None
+            ensemble.model = ensemble.ride = run.model = None  # type: ignore[assignment]
+            rides = not self.flags["find_unused_parameters"] and run._plan.is_default("on_iter_backward")
+            module = Carrier(run.module) if rides else run.module
+            ensemble.model = Wrapped(
+                module,
+                ensemble,
+                device_ids=on_cuda(run.device),
+                bucket_cap_mb=self.bucket_cap_mb,
+                init_sync=first,
+                **self.flags,
+            )
+            ensemble.ride = Ride(module, ensemble.world.world_size) if isinstance(module, Carrier) else None
+            ensemble.trained = trained(run.module)
+        run.model = ensemble.model
+
+    def refresh(self, run: Run, ensemble: Ensemble) -> None:
+        self.wrap(run, ensemble)
+
+    def __repr__(self) -> str:
+        chosen = {name: flag for name, flag in self.flags.items() if flag != (name == "forward_sync_buffers")}
+        return f"DDP({', '.join(f'{name}={flag}' for name, flag in chosen.items())})"
+
+
+class Wrapped(DistributedDataParallel):
+    """What is called in training. Whether it reduces is decided at each call; evaluation goes past it."""
+
+    ensemble: Ensemble
+    inner: Callable[..., Any]
+
+    def __init__(self, module: torch.nn.Module, ensemble: Ensemble, **options: Any) -> None:
+        super().__init__(module, **options)
+        self.__dict__["ensemble"] = ensemble
+        self.__dict__["inner"] = module.module if isinstance(module, Carrier) else module
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        run = self.ensemble.run
+        if not torch.is_grad_enabled() or run is None or run.stage != "train":
+            return self.inner(*inputs, **named)
+        self.require_backward_grad_sync = self.ensemble.syncs(run)
+        return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]

@@ -1,0 +1,72 @@
+"""What only some ranks play, and a guard that finds a collective in it: the others would wait for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from cadenza.callback import Callback
+    from cadenza.run import Run
+
+_COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional")
+
+
+class LonelyCollective(RuntimeError):
+    """A collective was begun where only some of the processes are."""
+
+
+class NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, every collective raises instead of waiting."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.who = who
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "namespace", None) in _COLLECTIVES:
+            raise LonelyCollective(
+                f"{self.who} does not play on all ranks, but calls {func.__name__}, for which all of them are needed: "
+                'let it play on all (ranks = "all") and look at run.is_main where it writes'
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def guarded(callback: Callback, player: Callable[[Run], Any]) -> Callable[[Run], Any]:
+    """``player``, with every collective in it raised as an error."""
+
+    @functools.wraps(player)
+    def play(run: Run) -> Any:
+        with NoCollectives(callback.name):
+            return player(run)
+
+    return play
+
+
+def main_only(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator for a method of a callback that is to be played on rank 0 alone, while its others play everywhere.
+
+    >>> from cadenza import Callback
+    >>> class Told(Callback):
+    ...     @main_only
+    ...     def after_epoch(self, run):
+    ...         print(f"epoch {run.epoch} of {run.world_size} processes")
+    """
+
+    inside = contextlib.contextmanager(method) if inspect.isgeneratorfunction(method) else method
+
+    @functools.wraps(method)
+    def play(self: Any, run: Run) -> Any:
+        if not run.is_main:
+            return None
+        if run._ensemble is not None and run._ensemble.debug:
+            with NoCollectives(f"{self.name}.{method.__name__}"):
+                return inside(self, run)
+        return inside(self, run)
+
+    return play

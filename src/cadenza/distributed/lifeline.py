@@ -1,0 +1,210 @@
+"""One open connection from each process to rank 0: news of a failure travels on it, and its end is news as well.
+
+Nothing is polled and nothing is sent while all goes well. A process that is killed closes its connection by dying.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch import distributed as dist
+
+from cadenza.distributed.failure import gone
+from cadenza.distributed.world import World
+
+log = logging.getLogger("cadenza")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Wire:
+    """Lines of JSON over a socket."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.end = end
+        self.rank = -1
+        self.said_goodbye = False
+        self._rest = b""
+        self._lock = threading.Lock()
+
+    def send(self, **message: Any) -> None:
+        with contextlib.suppress(OSError), self._lock:  # who cannot be reached is noticed when its end closes
+            self.end.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """The messages that have arrived; None when the other end is closed."""
+        try:
+            read = self.end.recv(1 << 16)
+        except OSError:
+            return None
+        if not read:
+            return None
+        *lines, self._rest = (self._rest + read).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+class Lifeline:
+    """This process's end. ``failure`` is the first that happened anywhere; ``on_failure`` is called with it, in the
+    thread of the lifeline; ``where`` answers where this process stands."""
+
+    def __init__(self, world: World, on_failure: Callable[[dict[str, Any]], None], where: Callable[[], str]) -> None:
+        self.world = world
+        self.failure: dict[str, Any] | None = None
+        self.known = threading.Event()
+        self._on_failure, self._where = on_failure, where
+        self._over = threading.Event()
+        self._places: dict[int, str] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wires: dict[int, Wire] = {}
+        self._token = secrets.token_hex(16)
+        self._begin()
+
+    # Meeting --------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Rank 0 listens and tells where; the others connect. It needs one broadcast."""
+        told: list[Any] = [None]
+        if self.world.is_main:
+            hosts = list(dict.fromkeys([self.world.address or "127.0.0.1", socket.gethostname()]))
+            if self.world.local_world_size == self.world.world_size:
+                hosts = ["127.0.0.1"]
+            listener = socket.create_server((hosts[0] if hosts[0] in _LOOPBACK else "", 0), backlog=1024)
+            self._selector.register(listener, selectors.EVENT_READ)
+            told = [(hosts, listener.getsockname()[1], self._token)]
+        dist.broadcast_object_list(told, src=0)
+        if not self.world.is_main:
+            wire = self._connect(*told[0])
+            if wire is None:
+                return
+            self._wires[0] = wire
+            self._selector.register(wire.end, selectors.EVENT_READ, wire)
+        threading.Thread(target=self._serve, name="cadenza lifeline", daemon=True).start()
+
+    def _connect(self, hosts: list[str], port: int, token: str) -> Wire | None:
+        for host in hosts:
+            with contextlib.suppress(OSError):
+                wire = Wire(socket.create_connection((host, port), timeout=10))
+                wire.end.settimeout(None)
+                wire.rank = 0
+                wire.send(hello=self.world.rank, token=token)
+                return wire
+        log.warning(
+            "rank %d cannot reach rank 0 at %s port %d: failures will not be told", self.world.rank, hosts, port
+        )
+        return None
+
+    # What the run says ----------------------------------------------------------------------------------------------
+
+    def report(self, failure: dict[str, Any], patience: float = 3.0) -> None:
+        """Tells all others of a failure here, and waits a little until rank 0 knows it."""
+        if self.world.is_main:
+            self._learn(failure)
+        else:
+            for wire in self._wires.values():
+                wire.send(failure=failure)
+            self.known.wait(patience)
+
+    def places(self, patience: float = 2.0) -> dict[int, str]:
+        """Where each process stands, as far as they answer in time."""
+        self._places = {self.world.rank: self._where()}
+        for wire in list(self._wires.values()):
+            wire.send(ask=self.world.rank)
+        until = time.monotonic() + patience
+        while len(self._places) < self.world.world_size and time.monotonic() < until and not self._over.is_set():
+            time.sleep(0.02)
+        return dict(self._places)
+
+    def leave(self) -> None:
+        """Says goodbye, so that the end of this process is no news."""
+        if self._over.is_set():
+            return
+        for wire in list(self._wires.values()):
+            wire.send(goodbye=True)
+        self._over.set()
+        for wire in list(self._wires.values()):
+            with contextlib.suppress(OSError):
+                wire.end.shutdown(socket.SHUT_WR)
+
+    # In the thread of the lifeline ----------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while not self._over.is_set():
+            for key, _ in self._selector.select(timeout=1.0):
+                if key.data is None:
+                    self._welcome(key.fileobj)
+                else:
+                    self._hear(key.data)
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
+    def _welcome(self, listener: Any) -> None:
+        with contextlib.suppress(OSError):
+            end, _ = listener.accept()
+            self._selector.register(end, selectors.EVENT_READ, Wire(end))
+
+    def _hear(self, wire: Wire) -> None:
+        messages = wire.receive()
+        if messages is None:
+            self._selector.unregister(wire.end)
+            wire.end.close()
+            self._wires.pop(wire.rank, None)
+            if wire.rank >= 0 and not wire.said_goodbye and not self._over.is_set():
+                self._learn(gone(wire.rank))
+            return
+        for message in messages:
+            if wire.rank < 0 and message.get("token") != self._token:
+                self._selector.unregister(wire.end)
+                wire.end.close()
+                return
+            self._obey(wire, message)
+
+    def _obey(self, wire: Wire, message: dict[str, Any]) -> None:
+        if "hello" in message:
+            wire.rank = message["hello"]
+            self._wires[wire.rank] = wire
+            if self.failure is not None:
+                wire.send(failure=self.failure)
+        elif "goodbye" in message:
+            wire.said_goodbye = True
+        elif "failure" in message:
+            self._learn(message["failure"])
+        elif "ask" in message:
+            self._answer(wire, message["ask"])
+        elif "place" in message:
+            self._pass_on(message)
+
+    def _answer(self, wire: Wire, asker: int) -> None:
+        """Somebody wants to know where all stand: this process answers, and rank 0 asks the others as well."""
+        wire.send(place=self._where(), of=self.world.rank, to=asker)
+        if self.world.is_main:
+            for rank, other in self._wires.items():
+                if rank != asker:
+                    other.send(ask=asker)
+
+    def _pass_on(self, message: dict[str, Any]) -> None:
+        if message["to"] == self.world.rank:
+            self._places[message["of"]] = message["place"]
+        elif message["to"] in self._wires:
+            self._wires[message["to"]].send(**message)
+
+    def _learn(self, failure: dict[str, Any]) -> None:
+        """The first failure wins; rank 0 tells the others."""
+        if self.failure is None:
+            self.failure = failure
+            if self.world.is_main:
+                for wire in list(self._wires.values()):
+                    wire.send(failure=failure)
+            self.known.set()
+            self._on_failure(failure)
+        elif self.world.is_main:
+            for wire in list(self._wires.values()):
+                wire.send(failure=self.failure)

@@ -1,0 +1,149 @@
+"""Rounds in which this process has no batch left and others have: it takes part with nothing of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from cadenza import decisions
+from cadenza.data import Feed
+from cadenza.data.order import splits_itself
+from cadenza.distributed.talk import summed
+from cadenza.fields import GONE, NOTHING, UNWEIGHTED
+from cadenza.iteration import is_last, release
+from cadenza.requests import END_EPOCH, OF_ITERATION, SKIP_BATCH, STOP
+from cadenza.rng import rng_kept
+
+if TYPE_CHECKING:
+    from cadenza.distributed.ensemble import Ensemble
+    from cadenza.frames import Pass
+    from cadenza.run import Run
+
+
+def keep_step(ensemble: Ensemble, run: Run, this: Pass, found: bool) -> bool:
+    """After a fetch: whether this process has a batch to play. If only others have, it plays along until they end."""
+    if not (this.training or ensemble.lockstep):
+        return found
+    if this.rounds is not None:
+        this.samples_of_all = _known_samples(this)
+        if found and this.index >= this.rounds:
+            warnings.warn(f"the {this.stage} loader gives more batches than it said; they are left out", stacklevel=2)
+            return False
+        while not found and this.index + 1 < this.rounds and not run._asked & (END_EPOCH | STOP):
+            play_along(ensemble, run, this)
+        return found
+    while not _everyone_ended(ensemble, run, this, found):
+        if found:
+            return True
+        play_along(ensemble, run, this)
+        if run._asked & (END_EPOCH | STOP) or run.clock.steps >= run._last_step:
+            break
+    return False
+
+
+def _known_samples(this: Pass) -> float | None:
+    """How many samples all processes have in this round, if the feed knows and nobody counts in another way."""
+    divided = not isinstance(this.feed, Feed) or splits_itself(this.feed.loader)
+    known = None if divided or this.score.count is not None else this.feed.portion(this.index)
+    return None if known is None else float(known[1])
+
+
+def _everyone_ended(ensemble: Ensemble, run: Run, this: Pass, found: bool) -> bool:
+    """One message a round, for a loader of which nobody knows how many batches it gives each process."""
+    samples = run.main.count(run)[0] if found else 0
+    having, this.samples_of_all = summed([found, samples], ensemble.place)
+    return not having
+
+
+def play_along(ensemble: Ensemble, run: Run, this: Pass) -> None:
+    """One round without a batch: the last one goes through the model once more, and counts nothing. In training the
+    backward, step and zero_grad spans are played, since the weights change here as they do elsewhere."""
+    if this.last is GONE:
+        raise ValueError(
+            f"the {this.stage} loader gave rank {run.rank} no batch at all, so it cannot take part in the rounds of "
+            "the others: use fewer processes or a smaller batch size"
+        )
+    this.index += 1
+    if this.rounds is not None:
+        this.samples_of_all = _known_samples(this)
+    if this.training:
+        run.clock.batches += 1
+    if this.score.plan.declared & SKIP_BATCH:
+        ensemble.skip(run, SKIP_BATCH)
+    ensemble.empty = this.iterating = True
+    try:
+        run._batch = this.last
+        if run._asked & SKIP_BATCH:
+            pass
+        elif this.training:
+            _train_onnothing(run, this)
+        else:
+            with torch.no_grad(), rng_kept(run.device), _buffers_kept(run.module):
+                run.main.on_pred_forward(run)
+        if run._rows["iter"] is not None:
+            run._write_row("iter")
+    finally:
+        ensemble.empty = this.iterating = False
+        run._batch = run._output = run._loss = GONE
+        run._skipped, run.loss_weight = NOTHING, UNWEIGHTED
+    ensemble.decide(run, this)
+    if this.training:
+        decisions.between_iterations(run, this)
+    run._asked &= ~OF_ITERATION
+
+
+def _train_onnothing(run: Run, this: Pass) -> None:
+    with rng_kept(run.device), _buffers_kept(run.module):
+        run.main.on_train_forward(run)
+        run._loss = nothing(run)
+    run._forwarded, run._skipped = this.index, frozenset({"forward", "loss"})
+    if this.score.verbs.backward(run):
+        this.score.verbs.step(run)
+    if run._held and not run._asked & STOP and is_last(run, this):
+        release(run, this)
+
+
+def nothing(run: Run) -> Tensor:
+    """A loss of zero that depends on all that the model returned."""
+    parts = [part for part in tree_leaves(run._output) if isinstance(part, Tensor) and part.requires_grad]
+    if not parts and run._loss is GONE:
+        run.main.on_iter_loss(run)
+    if not parts:
+        parts = [run.loss]
+    return torch.stack([(part * 0).sum().float() for part in parts]).sum()
+
+
+@contextlib.contextmanager
+def _buffers_kept(module: nn.Module) -> Iterator[None]:
+    """Running statistics must not count a batch twice."""
+    kept = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in kept:
+            buffer.copy_(value)
+
+
+def settle_held(ensemble: Ensemble, run: Run, this: Pass) -> None:
+    """Gradients that were held for a batch that never came were not put together: a backward of nothing does it."""
+    fields, asked, holds = run._fields(), run._asked, ensemble.holds
+    ensemble.empty, ensemble.holds = True, None
+    run._asked &= ~OF_ITERATION
+    try:
+        if run._batch is GONE:
+            run._batch = this.last
+        with rng_kept(run.device), _buffers_kept(run.module):
+            run.main.on_train_forward(run)
+            run._loss = nothing(run)
+        ensemble.carry(run, run._loss).backward()  # type: ignore[no-untyped-call]
+        ensemble.after_backward(run)
+    finally:
+        ensemble.empty, ensemble.synced, run._asked = False, True, asked
+        ensemble.holds = holds
+        run._set_fields(fields)

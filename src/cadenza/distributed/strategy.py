@@ -1,0 +1,119 @@
+"""How a model is spread over processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from cadenza.distributed.ensemble import Ensemble
+from cadenza.distributed.guard import guarded
+from cadenza.distributed.lines import open_lines
+from cadenza.distributed.world import World
+
+if TYPE_CHECKING:
+    from cadenza.callback import Callback
+    from cadenza.run import Run
+
+log = logging.getLogger("cadenza")
+
+
+class Strategy:
+    """One process: the model is called as it is."""
+
+    name = "single"
+    lockstep = False
+    timeout = 1800.0
+    debug: bool | None = None
+
+    def world(self) -> World:
+        """The processes that take part."""
+        return World()
+
+    def played(self, callback: Callback, player: Callable[[Run], Any]) -> Callable[[Run], Any]:
+        """``player`` as it is called under many processes."""
+        return player
+
+    def begin(self, run: Run) -> Ensemble | None:
+        """Called when a run begins and the module is on its device; sets ``run.model``."""
+        return None
+
+    def refresh(self, run: Run, ensemble: Ensemble) -> None:
+        """Called when a training pass begins: other parameters may be trained than before."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class Together(Strategy):
+    """What the strategies for many processes share: they meet once, and each run joins what is there."""
+
+    def world(self) -> World:
+        return World.detect()
+
+    def played(self, callback: Callback, player: Callable[[Run], Any]) -> Callable[[Run], Any]:
+        """Notes who plays, since a request is agreed on by the rule of who asks."""
+        debug = bool(os.environ.get("CADENZA_DEBUG")) if self.debug is None else self.debug
+        called = guarded(callback, player) if debug and callback.ranks != "all" else player
+
+        def play(run: Run) -> Any:
+            before, run._playing = run._playing, callback
+            try:
+                return called(run)
+            finally:
+                run._playing = before
+
+        return play
+
+    def begin(self, run: Run) -> Ensemble | None:
+        training = run.training_state
+        if training.world.alone:
+            return None
+        if training.ensemble is None:
+            before = open_lines()
+            training.world.join(run.device, self.timeout)
+            ensemble = Ensemble(training.world, run.device, debug=self.debug, lockstep=self.lockstep)
+            ensemble.lines = {line for line in open_lines() - before if line[2][1] != training.world.port}  # type: ignore[index]
+            training.ensemble = ensemble
+        training.ensemble.follow(run)
+        self.spread(run, training.ensemble)
+        return training.ensemble
+
+    def spread(self, run: Run, ensemble: Ensemble) -> None:
+        """Makes ``run.model`` of ``run.module``, or takes what an earlier run made."""
+        raise NotImplementedError  # pragma: no cover
+
+
+def same_everywhere(module: nn.Module) -> None:
+    """Rank 0's parameters and buffers on all ranks."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        dist.broadcast(tensor.detach(), src=0)
+
+
+def refuse_wrapped(module: nn.Module) -> None:
+    if isinstance(module, nn.DataParallel | DistributedDataParallel):
+        raise TypeError(
+            f"the model is wrapped in {type(module).__name__} already: give the Trainer the plain module, and "
+            'strategy="ddp" wraps it'
+        )
+
+
+def check_flags(owner: str, flags: Iterable[tuple[str, Any]]) -> None:
+    for name, flag in flags:
+        if not isinstance(flag, bool):
+            raise TypeError(f"{owner}: {name} is True or False, not {flag!r}")
+
+
+def trained(module: nn.Module) -> tuple[bool, ...]:
+    """Which parameters are trained, to notice when that changes."""
+    return tuple(parameter.requires_grad for parameter in module.parameters())
+
+
+def on_cuda(device: torch.device) -> list[int] | None:
+    return [device.index or 0] if device.type == "cuda" else None
