@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from cadenza.callback import infer_mode
-from cadenza.callbacks import Progress
+from cadenza.callback import Order, infer_mode
 from cadenza.callbacks.text_table import text_table
 from cadenza.cli.errors import CommandError
 from cadenza.recipes import Recipe
@@ -37,11 +37,12 @@ class Variant:
 
 
 class Ablation:
-    """Trains all variants. Nothing is written until ``write``; the recipe's experiment and display are left out."""
+    """Trains all variants. Nothing is written until ``write``; the recipe's experiment, and what only shows or saves,
+    is left out."""
 
     def __init__(self, recipe: Recipe, seeds: int, metric: str | None = None) -> None:
-        shown = [name for name, one in recipe.plan.callbacks.items() if one.thing is Progress]
-        for name in shown:
+        self.left_out = [name for name, one in recipe.plan.callbacks.items() if _only_shows(one.thing)]
+        for name in self.left_out:
             recipe = recipe.without(name)
         if not recipe.plan.callbacks:
             raise CommandError(f"{recipe.name} has no callbacks that could be left out")
@@ -53,6 +54,8 @@ class Ablation:
 
     def run(self, say: Callable[[str], object]) -> None:
         """Trains every variant with every seed. A variant that cannot be trained is noted, and the others go on."""
+        if self.left_out:
+            say(f"left out of all, since they only show or save: {', '.join(self.left_out)}")
         for variant in self.variants:
             for seed in self.seeds:
                 if variant.problem:
@@ -123,6 +126,12 @@ class Ablation:
         axes.set_xlabel(f"what it contributes to {self.metric} ({len(self.seeds)} seeds)")
         figure.savefig(path, dpi=120)
         return [path]
+
+
+def _only_shows(thing: Any) -> bool:
+    """Whether a callback reports or saves, and so cannot change what is reached."""
+    order = getattr(thing, "order", None)
+    return isinstance(order, int) and order >= Order.REPORT
 
 
 def _metric(recipe: Recipe, asked: str | None) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-OK, ERROR, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+OK, ERROR, USAGE, INTERRUPTED = 0, 1, 2, 130
 _EXTRA = {"typer", "click", "rich", "hydra", "omegaconf", "yaml", "antlr4"}
 
 
@@ -18,9 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from cadenza.cli.app import run
 
         return run([word for word in words if word != "--traceback"] if wanted else words)
-    except KeyboardInterrupt:
-        print("cadenza: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"cadenza: interrupted{f': {error}' if str(error) else ''}", file=sys.stderr)
         return INTERRUPTED
+    except SystemExit as error:
+        return _ended(error)
     except Exception as error:
         if wanted:
             traceback.print_exc()
@@ -34,10 +36,16 @@ def _wants_traceback(words: Sequence[str]) -> bool:
     return "--traceback" in before
 
 
+def _ended(error: SystemExit) -> int:
+    """The code of a run that saved itself and ended, or of whatever else left so."""
+    said = "interrupted" if error.code == INTERRUPTED else str(error)
+    if said and said != str(error.code):
+        print(f"cadenza: {said}", file=sys.stderr)
+    return error.code if isinstance(error.code, int) else OK if error.code is None else ERROR
+
+
 def _code(error: Exception) -> int:
     names = {cls.__name__ for cls in type(error).__mro__}
-    if "Preempted" in names:
-        return TERMINATED
     return USAGE if names & {"OverrideError", "UsageError"} else ERROR
 
 
@@ -47,7 +55,7 @@ def _one_message(error: Exception) -> str:
         return f"cadenza: the command line needs {error.name}: pip install 'cadenza[cli]'"
     said = " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split("\n"))
     names = {cls.__name__ for cls in type(error).__mro__}
-    if names & {"RecipeError", "CommandError", "FolderError", "CheckpointError", "Preempted"}:
+    if names & {"RecipeError", "CommandError", "FolderError", "CheckpointError"}:
         return f"cadenza: {said}"
     notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
     return f"cadenza: {type(error).__name__}: {said}{notes} (--traceback shows where)"
