@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -29,7 +30,7 @@ from cadenza.state import alike
 if TYPE_CHECKING:
     from cadenza.run import Run
 
-Train = Callable[[Path, list[Callback]], object]
+Train = Callable[[Path, list[Callback]], object] | str
 IGNORED = ("clock/seconds", "callbacks/Checkpoint/*", "*second*", "*time*", "*_ms", "*/ms/*", "*memory*")
 """What is not compared: wall times, and the name of the run."""
 
@@ -81,8 +82,9 @@ def certify(
 ) -> Certificate:
     """Runs ``train`` once, and again killing it by SIGKILL and starting it anew, and compares the two to the last bit.
 
-    ``train(folder, callbacks)`` is a function of a module. It trains with ``Checkpoint(to=folder)`` and with all of
-    ``callbacks``, and calls ``fit(..., resume="auto")``. ``kills`` is how many kills at random moments, or which.
+    ``train(folder, callbacks)`` is a function of a module, or where it is: ``"file.py:function"``. It trains with
+    ``Checkpoint(to=folder)`` and with all of ``callbacks``, and calls ``fit(..., resume="auto")``. ``kills`` is how
+    many kills at random moments, or which.
     """
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
@@ -159,10 +161,24 @@ def _child(train: Train, folder: Path, kill: Kill | None) -> None:
     if kill is not None and kill.point is not None:
         callbacks.append(Killer(kill))
     try:
-        train(folder, callbacks)
+        (load_function(train) if isinstance(train, str) else train)(folder, callbacks)
     except BaseException:
         (folder / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
         raise
+
+
+def load_function(place: str) -> Callable[[Path, list[Callback]], object]:
+    """The function at ``"file.py:function"``."""
+    file, _, name = place.rpartition(":")
+    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    if spec is None or spec.loader is None or not Path(file).is_file():
+        raise ValueError(f"{place!r} is not the place of a function: write file.py:function")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: Callable[[Path, list[Callback]], object] | None = getattr(module, name, None)
+    if function is None:
+        raise ValueError(f"{file} has no function {name!r}")
+    return function
 
 
 class Killer(Callback):
