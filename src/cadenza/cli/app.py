@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from cadenza.cli.commands import ablate, checking, looking, playing, replay, runs, stored, train
+from cadenza.cli.commands import ablate, checking, looking, playing, replay, runs, script, stored, train
 
 ORDER: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("train", train.train),
@@ -24,6 +24,7 @@ ORDER: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("report", runs.report),
     ("ablate", ablate.ablate),
     ("replay", replay.replay),
+    ("script", script.script),
 )
 """The commands by name, in the order in which ``--help`` lists them."""
 

@@ -1,0 +1,24 @@
+"""``script``: runs a script that was written for another system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def script(
+    file: Annotated[Path, typer.Argument(help="The script.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments; options stand after --.")] = None,
+    dialect: Annotated[str, typer.Option("--dialect", help="The system it was written for, such as orca.")] = "",
+) -> None:
+    """Run a script written for Orca, AIToolbox, SuperGradients or fastai v1, without a change."""
+    from cadenza.cli.errors import CommandError, UsageError
+    from cadenza.dialects import NAMES, run_script
+
+    if dialect not in NAMES:
+        raise UsageError(f"--dialect is one of {', '.join(NAMES)}, not {dialect!r}")
+    if not file.is_file():
+        raise CommandError(f"there is no script {file}")
+    run_script(dialect, file, arguments or ())
