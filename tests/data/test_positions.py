@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from cadenza.data import prepare
 
@@ -372,3 +372,10 @@ def test_pinned_memory_is_asked_of_parcels_too() -> None:
         return build("shuffled", num_workers=1, pin_memory=True)
 
     assert interrupted(make, [2], epochs=1) == straight(make, epochs=1)
+
+
+def test_a_place_cannot_be_asked_for_if_that_was_not_wanted() -> None:
+    feed = prepare(DataLoader(TensorDataset(torch.arange(4))))
+    next(iter(feed))
+    with pytest.raises(RuntimeError, match="prepare it with resumable=True"):
+        feed.state_dict(1)

@@ -112,7 +112,16 @@ class TestOnADevice:
             finally:
                 torch.cuda.set_sync_debug_mode("default")
 
-    @pytest.mark.parametrize("how", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str)
+    @pytest.mark.parametrize(
+        "how",
+        [
+            {},
+            {"num_workers": 2},
+            {"num_workers": 2, "persistent_workers": True},
+            {"num_workers": 1, "pin_memory": True},
+        ],
+        ids=str,
+    )
     @pytest.mark.parametrize("kind", ["shuffled", "generator", "collate"])
     def test_a_resumed_pass_is_the_same(self, kind: str, how: dict[str, Any]) -> None:
         def on_device(cuts: list[int]) -> list[Any]:

@@ -39,6 +39,7 @@ class Feed:
         self.rank = rank
         self.world_size = world_size
         self.own: list[Any] = []
+        self.resumable = True
         self.read = 0
         self.underway = False
         self._loaded: Any = None
@@ -148,6 +149,8 @@ class Feed:
 
     def state_dict(self, consumed: int | None) -> dict[str, Any]:
         """Where the pass stands after ``consumed`` batches; None between two passes."""
+        if not self.resumable:
+            raise RuntimeError("where this loader stands was not kept: prepare it with resumable=True")
         own = pack(capture(self.own))
         state = {"version": VERSION, "kind": self.kind, "consumed": consumed, "own": own, "draws": None, "ahead": 0}
         if consumed is None:

@@ -39,9 +39,12 @@ class MapFeed(Feed):
 
     kind = "map-style loader"
 
+    order_type: type[Order] = Order
+
     def __init__(self, loader: DataLoader[Any], *, share: Callable[[Any], Any], watch: bool = True, **how: Any) -> None:
         super().__init__(loader, **how)
-        self.order = Order(loader, self.rank, self.world_size, share)
+        self.order = self.order_type(loader, self.rank, self.world_size, share)
+        self.order.keeps = self.resumable = watch
         self.tasks = Tasks(self.order)
         self.watch = watch and loader.num_workers > 0
         self.reads_here = loader.num_workers == 0

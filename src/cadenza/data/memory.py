@@ -155,12 +155,13 @@ class TensorOrder(Order):
 class TensorFeed(MapFeed):
     """The batches of ``DataLoader(TensorDataset(...))``: same order, same batches, same draws, read by indexing."""
 
+    order: TensorOrder
+    order_type = TensorOrder
+
     def __init__(
         self, loader: DataLoader[Any], *, share: Callable[[Any], Any], keep_on: torch.device | None = None, **how: Any
     ) -> None:
         super().__init__(loader, share=share, **how)
-        self.order: TensorOrder = TensorOrder(loader, self.rank, self.world_size, share)
-        self.tasks.order = self.order
         self.reads_here = False
         self.keep_on = keep_on
         self.kept: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
@@ -243,7 +244,7 @@ class TensorLoader:
             TensorDataset(*data), batch_size, shuffle, drop_last=drop_last, generator=generator, pin_memory=pin_memory
         )
         self.device = None if device is None else torch.device(device)
-        self._feed = TensorFeed(self.loader, share=_alone, keep_on=self.device)
+        self._feed = TensorFeed(self.loader, share=_alone, keep_on=self.device, watch=False)
 
     @property
     def dataset(self) -> TensorDataset:

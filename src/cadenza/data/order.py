@@ -72,6 +72,9 @@ class Order:
     whatever the number of processes is.
     """
 
+    keeps = True
+    """Whether positions can be asked for; if not, the generators are not looked at."""
+
     def __init__(self, loader: DataLoader[Any], rank: int, world_size: int, share: Callable[[Any], Any]) -> None:
         self.plain = type(loader.batch_sampler) is BatchSampler
         self.single = loader.batch_sampler is None
@@ -190,7 +193,7 @@ class Walk:
         elif start.at_iter is not None:
             put_back(start.at_iter, order.own)
         self.mine = self.follow_rank_0()
-        self.at_iter = capture(order.own)
+        self.at_iter = capture(order.own) if order.keeps else None
         return iter(order.source)
 
     def prime(self) -> None:
@@ -199,7 +202,7 @@ class Walk:
         source = self.source if self.source is not None else self.open()
         if start.at_first is not None:
             put_back(start.at_first, order.own)
-        self.at_first = start.at_first or capture(order.own)
+        self.at_first = start.at_first or (capture(order.own) if order.keeps else None)
         if start.state is None:
             self.skip(source, start.cursor)
         chunks = self.chunks(iter(()) if start.over else source)

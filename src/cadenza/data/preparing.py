@@ -53,9 +53,9 @@ def prepare(
 
 def _feed(loader: Any, resumable: bool, share: Callable[[Any], Any], how: dict[str, Any]) -> Any:
     if isinstance(loader, TensorLoader):
-        return TensorFeed(loader.loader, share=share, keep_on=loader.device, **how)
+        return TensorFeed(loader.loader, share=share, keep_on=loader.device, watch=resumable, **how)
     if why_not_in_memory(loader) is None:
-        return TensorFeed(loader, share=share, **how)
+        return TensorFeed(loader, share=share, watch=resumable, **how)
     if how["world_size"] == 1 and not resumable and not _wants_epochs(loader):
         return loader
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
