@@ -105,11 +105,18 @@ class _Loader(Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _StandIn(spec.name, self.dialect)
 
+    def get_resource_reader(self, name: str) -> Any:
+        """Lets the files of a package be found under the original's name, too."""
+        spec = import_module(self.dialect.modules[name]).__spec__
+        return None if spec is None else spec.loader.get_resource_reader(spec.name)  # type: ignore[union-attr]
+
     def exec_module(self, module: ModuleType) -> None:
         module.__path__ = []
         source = self.dialect.modules.get(module.__name__)
         if source is not None:
             found = import_module(source)
+            if getattr(found, "__resources__", False):
+                module.__file__, module.__path__ = found.__file__, list(found.__path__)
             names = getattr(found, "__all__", None) or [name for name in vars(found) if not name.startswith("_")]
             vars(module).update({name: getattr(found, name) for name in names})
             module.__all__ = list(names)  # type: ignore[attr-defined]

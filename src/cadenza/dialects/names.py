@@ -6,7 +6,7 @@ from importlib import import_module
 
 from cadenza.dialects.table import Dialect, nearest
 
-NAMES = ("orca", "aitoolbox", "fastai")
+NAMES = ("orca", "aitoolbox", "supergradients", "fastai")
 """Every dialect by name. Its package has the same name and holds a ``DIALECT``."""
 
 

@@ -2,61 +2,34 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
-FIELDS: tuple[str, ...] = (
-    "epoch",
-    "batch_idx",
-    "optimizer",
-    "metrics_dict",
-    "inputs",
-    "preds",
-    "target",
-    "metrics_compute_fn",
-    "loss_avg_meter",
-    "loss_log_items",
-    "criterion",
-    "device",
-    "experiment_name",
-    "ckpt_dir",
-    "net",
-    "lr_warmup_epochs",
-    "sg_logger",
-    "train_loader",
-    "valid_loader",
-    "test_loader",
-    "training_params",
-    "ddp_silent_mode",
-    "checkpoint_params",
-    "architecture",
-    "arch_params",
-    "metric_to_watch",
-    "valid_metrics",
-    "ema_model",
-    "loss_logging_items_names",
-    "additional_batch_items",
-)
+from cadenza.dialects.facade import Facade
+from cadenza.dialects.supergradients.table import ATTRIBUTES, DIALECT
+
+_METHODS = ("checkpoints_dir_path", "stop_training", "update_context")
+FIELDS: tuple[str, ...] = tuple(row.name for row in ATTRIBUTES if row.name not in _METHODS)
+_AT_ONCE = ("before_run", "after_best", "after_epoch")
 
 
-class PhaseContext:
+class PhaseContext(Facade, dialect=DIALECT):
     """The state of a training as a callback sees it. What is not known is None, never missing.
 
     Values of the last batch stay until the next one. ``stop_training`` may be set from anywhere, and the training ends
     with the epoch that is going on.
 
     >>> context = PhaseContext(epoch=3)
-    >>> context.update_context(batch_idx=0, stop_training=True)
-    >>> context.epoch, context.batch_idx, context.preds, context.stop_training
-    (3, 0, None, True)
+    >>> context.update_context(batch_idx=0, note="mine")
+    >>> context.epoch, context.batch_idx, context.preds, context.note
+    (3, 0, None, 'mine')
     """
 
     epoch: Any
     batch_idx: Any
 
     def __init__(self, **fields: Any) -> None:
-        self.__dict__.update(dict.fromkeys(FIELDS))
-        self.stop_training = False
+        vars(self).update(dict.fromkeys(FIELDS))
+        self._stop = False
         self.update_context(**fields)
 
     def update_context(self, **fields: Any) -> None:
@@ -64,18 +37,25 @@ class PhaseContext:
         for name, value in fields.items():
             setattr(self, name, value)
 
+    def put(self, **fields: Any) -> None:
+        """Sets attributes that are known to be there, without a look at their names."""
+        vars(self).update(fields)
+
     @property
     def checkpoints_dir_path(self) -> Any:
         """The folder of the checkpoints, as the documentation calls it; the same as ``ckpt_dir``."""
-        return self.__dict__["ckpt_dir"]
+        return vars(self)["ckpt_dir"]
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        near = get_close_matches(name, [*FIELDS, "stop_training", *vars(self)], n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise AttributeError(f"supergradients: PhaseContext has no attribute {name!r}{hint}", name=name, obj=self)
+    @property
+    def stop_training(self) -> bool:
+        return self._stop
+
+    @stop_training.setter
+    def stop_training(self, wanted: bool) -> None:
+        self._stop = bool(wanted)
+        run = vars(self).get("run")
+        if wanted and run is not None and run._at is not None and run._at.name in _AT_ONCE:
+            run.stop("stop_training was set on the context")
 
     def __repr__(self) -> str:
-        known = [name for name, value in vars(self).items() if value is not None]
-        return f"PhaseContext({', '.join(known)})"
+        return f"PhaseContext({', '.join(name for name in FIELDS if vars(self)[name] is not None)})"

@@ -1,0 +1,66 @@
+"""Losses by name, and how a batch becomes one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from cadenza.callback import MainCallback
+from cadenza.dialects.supergradients.building import build
+from cadenza.dialects.supergradients.registry import register_loss
+from cadenza.dialects.supergradients.upkeep import unpacked
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+for _made, _name in (
+    (nn.CrossEntropyLoss, "cross_entropy"),
+    (nn.MSELoss, "mse"),
+    (nn.L1Loss, "l1"),
+    (nn.SmoothL1Loss, "smooth_l1"),
+    (nn.NLLLoss, "nll"),
+    (nn.BCEWithLogitsLoss, "bce_with_logits"),
+    (nn.BCELoss, "bce"),
+    (nn.KLDivLoss, "kl_div"),
+):
+    register_loss(_made.__name__, _name)(_made)
+
+
+def make_loss(said: Any, arguments: dict[str, Any] | None) -> Any:
+    """A loss from its name, ``{name: arguments}``, a class or an object."""
+    more = dict(arguments or {})
+    made = (
+        said(**more) if isinstance(said, type) else build("loss", said, **({} if not isinstance(said, str) else more))
+    )
+    if not callable(made):
+        raise TypeError(f"supergradients: loss is a name, a class or something to call, not {type(made).__name__}")
+    return made
+
+
+def loss_names(criterion: Any, given: list[str] | None) -> list[str]:
+    """What the parts of a loss are called: ``<Class>/<part>``, or ``<Class>`` if there is one."""
+    name = type(criterion).__name__ if isinstance(criterion, nn.Module) else getattr(criterion, "__name__", "loss")
+    parts = list(given or getattr(criterion, "component_names", None) or ())
+    return [f"{name}/{part}" for part in parts] if parts else [name]
+
+
+class BatchWithExtras(MainCallback):
+    """Takes a batch apart as ``(inputs, target)`` or ``(inputs, target, {...})``; the loss may return itself, or itself
+    and a row of its parts."""
+
+    items: Any = None
+
+    def on_iter_forward(self, run: Run) -> None:
+        batch = run.batch
+        if isinstance(batch, list | tuple) and len(batch) == 3 and isinstance(batch[2], dict):
+            run.output = run.model(batch[0])
+        else:
+            super().on_iter_forward(run)
+
+    def on_iter_loss(self, run: Run) -> None:
+        found = run.criterion(run.output, unpacked(run.batch)[1])  # type: ignore[misc]
+        if isinstance(found, tuple):
+            run.loss, self.items = found[0], found[1].detach().reshape(-1)
+        else:
+            run.loss, self.items = found, None

@@ -1,0 +1,51 @@
+"""The mean of losses over a pass, computed when somebody reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_FOLD_AFTER = 256
+
+
+class AverageMeter:
+    """Means over samples. Values stay on their device until they are read.
+
+    >>> meter = AverageMeter()
+    >>> meter.update(torch.tensor([1.0, 4.0]), 1)
+    >>> meter.update(torch.tensor([3.0, 0.0]), 3)
+    >>> meter.average
+    (2.5, 1.0)
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Any, int]] = []
+        self._sum: Tensor | None = None
+        self._count = 0
+
+    def update(self, value: Any, batch_size: int) -> None:
+        """Adds the losses of one batch of so many samples."""
+        self._waiting.append((value, batch_size))
+        if len(self._waiting) >= _FOLD_AFTER:
+            self._fold()
+
+    def _fold(self) -> None:
+        if not self._waiting:
+            return
+        values = torch.stack([torch.as_tensor(value).detach().double().reshape(-1) for value, _ in self._waiting])
+        weights = torch.tensor([count for _, count in self._waiting], dtype=values.dtype, device=values.device)
+        total = (values * weights.unsqueeze(1)).sum(0)
+        self._sum = total if self._sum is None else self._sum + total
+        self._count += sum(count for _, count in self._waiting)
+        self._waiting = []
+
+    @property
+    def average(self) -> Any:
+        """The mean, a number, or a tuple of numbers for several losses."""
+        self._fold()
+        if self._sum is None:
+            return 0
+        numbers = (self._sum / self._count).tolist()
+        return numbers[0] if len(numbers) == 1 else tuple(numbers)

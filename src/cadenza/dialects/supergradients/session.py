@@ -1,0 +1,254 @@
+"""One training of the dialect's ``Trainer``: everything that the training parameters say, as callbacks of Cadenza."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from cadenza import loop
+from cadenza.callback import Callback, Order, Watch
+from cadenza.callbacks import (
+    EMA,
+    Accumulate,
+    GradientClip,
+    Metrics,
+    PreciseBatchNorm,
+    Precision,
+    Progress,
+    SubsetRun,
+    WeightAverage,
+)
+from cadenza.data import length_of
+from cadenza.dialects.aitoolbox.folders import save_state
+from cadenza.dialects.supergradients.building import build
+from cadenza.dialects.supergradients.callback import ContextSection
+from cadenza.dialects.supergradients.checkpoints import SaveCheckpoints, restore, training_state
+from cadenza.dialects.supergradients.environment import chosen
+from cadenza.dialects.supergradients.loggers import BaseSGLogger
+from cadenza.dialects.supergradients.losses import BatchWithExtras, loss_names, make_loss
+from cadenza.dialects.supergradients.metrics import metrics_by_name
+from cadenza.dialects.supergradients.optimizers import make_optimizer
+from cadenza.dialects.supergradients.parameters import TrainingParams
+from cadenza.dialects.supergradients.pre_prediction import PrePrediction
+from cadenza.dialects.supergradients.rates import rate_callbacks
+from cadenza.dialects.supergradients.sources import Source
+from cadenza.dialects.supergradients.watching import watched_name
+from cadenza.trainer import Trainer as CadenzaTrainer
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+BEFORE_THE_CONTEXT = Order.PREPARE - 1500
+"""Metrics are measured before the context looks at them."""
+
+
+class Session:
+    """What one call of ``train`` is made of."""
+
+    def __init__(
+        self, name: str, folder: Path, model: nn.Module, params: TrainingParams, loaders: dict[str, Any]
+    ) -> None:
+        params.check()
+        self.name, self.folder, self.params, self.loaders = name, folder, params, loaders
+        self.results: dict[str, Any] = {}
+        self.criterion = make_loss(params.loss, params.criterion_params)
+        self.names = loss_names(self.criterion, params.loss_logging_items_names)
+        self.main = BatchWithExtras()
+        self.source = SessionSource(self)
+        self.section = ContextSection(self.source)
+        self.section.averages = True
+        self.optimizer = make_optimizer(
+            model,
+            params.optimizer,
+            params.optimizer_params or {},
+            params.initial_lr,
+            params.zero_weight_decay_on_bias_and_bn,
+        )
+        self.train_metrics = metrics_by_name(params.train_metrics_list)
+        self.valid_metrics = metrics_by_name(params.valid_metrics_list)
+        watched = loaders["valid"] is not None
+        self.watch = watched_name(params.metric_to_watch, self.names, self.valid_metrics) if watched else None
+        self.ema = self._ema()
+        self.average = self._average()
+        options = chosen()
+        self.logger = self._logger()
+        self.trainer = CadenzaTrainer(
+            model,
+            self.optimizer,
+            self.criterion,
+            callbacks=self.callbacks(model, str(options["device"])),
+            device=options["device"],
+            strategy=options["strategy"],
+            execution="compiled" if params.torch_compile else "eager",
+            seed=params.seed,
+        )
+
+    # What it is made of ---------------------------------------------------------------------------------------------
+
+    def callbacks(self, model: nn.Module, device: str) -> list[Any]:
+        """In the original's order: the user's, the warm-up, and the schedule at last."""
+        params = self.params
+        mine = params.phase_callbacks or []
+        if not isinstance(mine, list | tuple):
+            raise TypeError(f"supergradients: phase_callbacks is a list, not {type(mine).__name__}: [...]")
+        warmup, schedule = rate_callbacks(params, self.optimizer, model, length_of(self.loaders["train"]) or 0)
+        before: list[Any] = [self.main, self.section, *self._metrics(), *self._changing(device)]
+        users = [build("callback", one) for one in mine]
+        mode = "max" if params.greater_metric_to_watch_is_better else "min"
+        after: list[Any] = [Watch(self.watch, mode)] if self.watch is not None else []
+        if params.clip_grad_norm:
+            after.append(GradientClip(norm=float(params.clip_grad_norm)))
+        after += [one for one in (self.ema, self.average) if one is not None]
+        if params.precise_bn:
+            after.append(PreciseBatchNorm())
+        if params.save_model:
+            after.append(SaveCheckpoints(self))
+        if not params.silent_mode:
+            after.append(Progress())
+        return [*before, *users, *warmup, *after, *schedule]
+
+    def _metrics(self) -> list[Callback]:
+        found = []
+        for metrics, stages in ((self.train_metrics, ("train",)), (self.valid_metrics, ("val", "test"))):
+            if metrics:
+                measure = Metrics(metrics, stages=stages)
+                measure.name, measure.order = f"Metrics of {stages[0]}", BEFORE_THE_CONTEXT
+                found.append(measure)
+        return list(found)
+
+    def _changing(self, device: str) -> list[Callback]:
+        """What changes batches, precision and windows."""
+        params = self.params
+        made: list[Callback] = []
+        if params.pre_prediction_callback is not None:
+            made.append(PrePrediction(build("callback", params.pre_prediction_callback)))
+        if params.mixed_precision:
+            made.append(Precision("fp16" if "cuda" in device else "bf16"))
+        if params.batch_accumulate > 1:
+            made.append(Accumulate(params.batch_accumulate))
+        if params.max_train_batches or params.max_valid_batches:
+            made.append(SubsetRun(params.max_train_batches, params.max_valid_batches, None))
+        return made
+
+    def _ema(self) -> EMA | None:
+        if not self.params.ema:
+            return None
+        options = {"decay": 0.9999, "decay_type": "exp", "beta": 15.0, **(self.params.ema_params or {})}
+        warmup = {"exp": "exponential", "threshold": "threshold", "constant": "constant"}.get(options["decay_type"])
+        if warmup is None:
+            raise ValueError("supergradients: ema_params.decay_type is exp, threshold or constant")
+        steps = (length_of(self.loaders["train"]) or 1) * int(self.params.max_epochs)
+        return EMA(
+            options["decay"], warmup=warmup, steps=steps if warmup == "exponential" else None, beta=options["beta"]
+        )
+
+    def _average(self) -> WeightAverage | None:
+        if not self.params.average_best_models or self.watch is None:
+            return None
+        mode = "max" if self.params.greater_metric_to_watch_is_better else "min"
+        return WeightAverage(best=10, monitor=self.watch, mode=mode, apply=False)
+
+    def _logger(self) -> Any:
+        said = self.params.sg_logger
+        if not isinstance(said, str):
+            return said
+        if said == "base_sg_logger":
+            return BaseSGLogger(str(self.folder))
+        return build("sg_logger", said, local_dir=str(self.folder), **(self.params.sg_logger_params or {}))
+
+    # Playing it -----------------------------------------------------------------------------------------------------
+
+    def play(self, resume: Path | None) -> dict[str, Any]:
+        """Trains, and returns the last metrics of each stage."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        done = 0 if resume is None else restore(self, resume)
+        left = int(self.params.max_epochs) - done
+        if left > 0:
+            self.train(left)
+        self.logger.close()
+        return dict(self.results)
+
+    def train(self, epochs: int) -> None:
+        run = self.trainer.run(epochs=epochs)
+        run.train_loader, run.val_loader, run.test_loaders = (self.loaders[key] for key in ("train", "valid", "test"))
+        with run:
+            for _ in run.epochs():
+                for _ in run.train():
+                    run.train_step()
+                if (run.epoch + 1) % self.params.run_validation_freq == 0:
+                    loop.validate(run)
+                if (run.epoch + 1) % self.params.run_test_freq == 0:
+                    loop.test(run)
+                self.log(run)
+            self.finish(run)
+        self.results = self.measured(run)
+
+    def log(self, run: Run) -> None:
+        """The metrics of the epoch go to the logger."""
+        stages = {"train": "Train", "val": "Valid", "test": "Test"}
+        for name, value in run.metrics.items():
+            stage, _, rest = name.partition("/")
+            if stage in stages:
+                self.logger.add_scalar(f"{stages[stage]}_{rest}", value, run.epoch)
+
+    def finish(self, run: Run) -> None:
+        """Validates and writes the mean of the best models, between the two events that say so."""
+        context = self.section.facade
+        members = self.section.members
+        for member in members:
+            member.foreign.on_average_best_models_validation_start(context)  # type: ignore[attr-defined]
+        if self.average is not None and self.average.count and not run.stop_reason:
+            own = {name: value.detach().clone() for name, value in run.module.state_dict().items()}
+            context.put(epoch=run.num_epochs)
+            self.average.copy_to(run.module)
+            save_state(self.folder / "average_model.pth", {"net": run.module.state_dict()})
+            for _ in run.validate(self.loaders["valid"], "average"):
+                run.eval_step()
+            run.module.load_state_dict(own)
+        for member in members:
+            member.foreign.on_average_best_models_validation_end(context)  # type: ignore[attr-defined]
+
+    def measured(self, run: Run) -> dict[str, Any]:
+        stages = {"train": "train", "valid": "val", "test": "test"}
+        return {
+            stage: {name.removeprefix(f"{ours}/"): v for name, v in run.metrics.items() if name.startswith(f"{ours}/")}
+            for stage, ours in stages.items()
+        }
+
+    def state(self, run: Run) -> dict[str, Any]:
+        return training_state(self, run)
+
+    def stateful(self, run: Run) -> list[Callback]:
+        """The user's callbacks that keep something; what is the trainer's own is written under its own key."""
+        return [member for member in self.section.members if member.state_dict()]
+
+
+class SessionSource(Source):
+    """What the context of a session holds beside the run."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def fields(self, run: Run) -> dict[str, Any]:
+        session = self.session
+        return {
+            "experiment_name": session.name,
+            "ckpt_dir": str(session.folder),
+            "sg_logger": session.logger,
+            "training_params": session.params,
+            "checkpoint_params": session.loaders.get("checkpoint_params") or {},
+            "arch_params": session.loaders.get("arch_params") or {},
+            "lr_warmup_epochs": session.params.lr_warmup_epochs,
+            "metric_to_watch": session.params.metric_to_watch,
+            "valid_metrics": session.valid_metrics,
+            "ema_model": session.ema,
+        }
+
+    def loss_names(self, run: Run) -> list[str]:
+        return self.session.names
+
+    def loss_items(self, run: Run) -> Any:
+        items = self.session.main.items
+        return run.loss.detach().reshape(1) if items is None else items

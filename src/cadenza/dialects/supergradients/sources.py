@@ -1,0 +1,50 @@
+"""Where the context gets what a run does not know by itself: parameters, folders, names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cadenza.dialects.supergradients.loggers import BaseSGLogger
+from cadenza.dialects.supergradients.parameters import TrainingParams
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+
+class Source:
+    """What the context holds beside the run. The dialect's ``Trainer`` has one of its own."""
+
+    def fields(self, run: Run) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def loss_names(self, run: Run) -> list[str]:
+        """What the losses are called: by their class."""
+        return [type(run.criterion).__name__ if run.criterion is not None else "loss"]
+
+    def loss_items(self, run: Run) -> Any:
+        """The losses of this batch as one row, without their graph."""
+        return run.loss.detach().reshape(1)
+
+
+class PlainSource(Source):
+    """For callbacks in a plain ``cadenza.Trainer``: what can be told from the run and its experiment."""
+
+    def fields(self, run: Run) -> dict[str, Any]:
+        from cadenza.callbacks import EMA
+
+        experiment = run.experiment
+        folder = getattr(experiment, "checkpoints", None) or Path("runs") / "checkpoints"
+        watch = run._plan.watch
+        return {
+            "experiment_name": getattr(experiment, "name", None) or "cadenza",
+            "ckpt_dir": str(folder),
+            "sg_logger": BaseSGLogger(str(folder), on=run.is_main),
+            "training_params": TrainingParams(max_epochs=run.num_epochs),
+            "checkpoint_params": {},
+            "arch_params": {},
+            "lr_warmup_epochs": 0,
+            "metric_to_watch": watch.name if watch else "val/loss",
+            "valid_metrics": {},
+            "ema_model": next((one for one in run.callbacks if isinstance(one, EMA)), None),
+        }

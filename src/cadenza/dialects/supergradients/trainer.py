@@ -1,0 +1,145 @@
+"""``Trainer``: SuperGradients' front door, over a ``cadenza.Trainer``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from cadenza.callbacks import Metrics
+from cadenza.dialects.supergradients.callback import ContextSection
+from cadenza.dialects.supergradients.checkpoints import folder_to_resume, new_run_folder
+from cadenza.dialects.supergradients.environment import chosen
+from cadenza.dialects.supergradients.losses import BatchWithExtras, make_loss
+from cadenza.dialects.supergradients.metrics import metrics_by_name
+from cadenza.dialects.supergradients.parameters import TrainingParams
+from cadenza.dialects.supergradients.session import BEFORE_THE_CONTEXT, Session
+from cadenza.dialects.supergradients.table import DIALECT
+from cadenza.trainer import Trainer as CadenzaTrainer
+
+log = logging.getLogger("cadenza")
+
+
+class Trainer:
+    """Trains and tests models by training parameters; files go to ``<ckpt_root_dir>/<experiment_name>/RUN_…``.
+
+    >>> import tempfile
+    >>> from cadenza.testing import tiny_classifier, tiny_loader
+    >>> params = {"max_epochs": 1, "initial_lr": 0.1, "lr_mode": "cosine", "loss": "cross_entropy", "silent_mode": True}
+    >>> params |= {"valid_metrics_list": ["Accuracy"], "metric_to_watch": "Accuracy", "average_best_models": False}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trainer = Trainer("first", ckpt_root_dir=folder)
+    ...     results = trainer.train(tiny_classifier(), params, tiny_loader(), tiny_loader())
+    >>> sorted(results["valid"])
+    ['Accuracy', 'loss']
+    """
+
+    def __init__(self, experiment_name: str, ckpt_root_dir: str | None = None) -> None:
+        self.experiment_name = experiment_name
+        self.ckpt_root_dir = Path(ckpt_root_dir or "checkpoints")
+        self.session: Session | None = None
+
+    # Training -------------------------------------------------------------------------------------------------------
+
+    def train(
+        self,
+        model: nn.Module,
+        training_params: Mapping[str, Any] | None = None,
+        train_loader: Any = None,
+        valid_loader: Any = None,
+        test_loaders: Mapping[str, Any] | None = None,
+        additional_configs_to_log: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Trains, and returns the last metrics by stage. Ctrl-C ends the training in order, and is not raised."""
+        for name in more.keys() - {"arch_params", "checkpoint_params"}:
+            raise TypeError(f"supergradients: Trainer.train has no argument {name!r}")
+        params = TrainingParams(training_params)
+        if train_loader is None:
+            raise ValueError("supergradients: Trainer.train needs a train_loader")
+        loaders = {"train": train_loader, "valid": valid_loader, "test": test_loaders, **more}
+        resume, folder = self._place(params)
+        self.session = Session(self.experiment_name, folder, model, params, loaders)
+        if additional_configs_to_log:
+            self.session.logger.add_config("additional_configs", dict(additional_configs_to_log))
+        try:
+            return self.session.play(resume)
+        except KeyboardInterrupt:
+            log.info("training was interrupted from the keyboard")
+            return {}
+
+    def _place(self, params: TrainingParams) -> tuple[Path | None, Path]:
+        """The checkpoint to go on from, if there is one, and the folder of the run."""
+        if params.resume_path is not None:
+            return Path(params.resume_path), new_run_folder(self.ckpt_root_dir, self.experiment_name)
+        if params.resume or params.run_id is not None:
+            folder = folder_to_resume(self.ckpt_root_dir, self.experiment_name, params.run_id, params.ckpt_name)
+            return folder / params.ckpt_name, folder
+        return None, new_run_folder(self.ckpt_root_dir, self.experiment_name)
+
+    @property
+    def net(self) -> nn.Module | None:
+        """The model that was trained."""
+        return None if self.session is None else self.session.trainer.model
+
+    @property
+    def checkpoints_dir_path(self) -> str | None:
+        return None if self.session is None else str(self.session.folder)
+
+    # Testing --------------------------------------------------------------------------------------------------------
+
+    def test(
+        self,
+        model: nn.Module | None = None,
+        test_loader: Any = None,
+        loss: Any = None,
+        silent_mode: bool = False,
+        test_metrics_list: Sequence[Any] | None = None,
+        loss_logging_items_names: Sequence[str] | None = None,
+        metrics_progress_verbose: bool = False,
+        test_phase_callbacks: Sequence[Any] | None = None,
+        use_ema_net: bool = True,
+    ) -> dict[str, float]:
+        """The metrics over ``test_loader``, by name. Without a model it is the one that was trained, with its average
+        if there is one and ``use_ema_net``."""
+        session = self.session
+        model = model if model is not None else self.net
+        if model is None or test_loader is None:
+            raise ValueError("supergradients: Trainer.test needs a model, or a training before, and a test_loader")
+        criterion = make_loss(loss, {}) if loss is not None else (session.criterion if session else None)
+        metrics = metrics_by_name(test_metrics_list or ())
+        if not metrics and session is not None:
+            metrics = session.valid_metrics
+        callbacks: list[Any] = [BatchWithExtras(), ContextSection(session.source if session else None)]
+        if metrics:
+            measure = Metrics(metrics, stages=("test",))
+            measure.order = BEFORE_THE_CONTEXT
+            callbacks.append(measure)
+        if session is not None and session.ema is not None and use_ema_net and model is self.net:
+            callbacks.append(session.ema)
+        callbacks += list(test_phase_callbacks or ())
+        trainer = CadenzaTrainer(model, None, criterion or _no_loss, callbacks=callbacks, device=chosen()["device"])
+        found = trainer.test(test_loader)
+        return {name.removeprefix("test/"): value for name, value in found.items() if criterion or name != "test/loss"}
+
+    # From a recipe --------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def train_from_config(cls, cfg: Any) -> tuple[nn.Module, dict[str, Any]]:
+        """Trains what a recipe says, a Hydra ``DictConfig``; returns the model and its last metrics."""
+        from cadenza.dialects.supergradients.config import train_from_config
+
+        return train_from_config(cls, cfg)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        names = ("train", "test", "train_from_config", "net", "checkpoints_dir_path", "experiment_name")
+        raise AttributeError(DIALECT.not_carried(name, "attribute of Trainer", names), name=name)
+
+
+def _no_loss(output: Any, target: Any) -> Any:
+    return output.sum() * 0.0

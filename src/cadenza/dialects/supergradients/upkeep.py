@@ -1,0 +1,174 @@
+"""How the context follows the run: what is put into it at which point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cadenza.data import count_samples, split
+from cadenza.dialects.supergradients.meters import AverageMeter
+
+if TYPE_CHECKING:
+    from cadenza.dialects.supergradients.context import PhaseContext
+    from cadenza.dialects.supergradients.sources import Source
+    from cadenza.run import Run
+
+
+class Upkeep:
+    """Puts into the context what a run knows. What does not change is put in once, at the beginning."""
+
+    def __init__(self, context: PhaseContext, source: Source) -> None:
+        self.context, self.source = context, source
+
+    def points(self, inside: bool) -> dict[str, Callable[[Run], Any]]:
+        """What is done at which point; inside a training step only if a callback looks there."""
+        played: dict[str, Callable[[Run], Any]] = {
+            "before_run": self.training_starts,
+            "before_epoch": self.epoch_starts,
+            "after_epoch": self.epoch_ends,
+        }
+        for stage in ("train", "val", "test"):
+            played[f"before_{stage}_epoch"] = self.pass_starts
+            played[f"before_{stage}_iter"] = self.batch_starts
+            played[f"after_{stage}_iter"] = self.batch_ends
+            played[f"after_{stage}_epoch"] = self.pass_ends
+        return {**played, "after_loss": self.loss_is_known} if inside else played
+
+    def begin(self, run: Run) -> None:
+        """A run begins: everything of the last one is forgotten."""
+        context = self.context
+        context._stop = False
+        context.put(
+            epoch=None,
+            batch_idx=None,
+            inputs=None,
+            preds=None,
+            target=None,
+            metrics_dict=None,
+            loss_log_items=None,
+            additional_batch_items=None,
+            loss_avg_meter=None,
+            metrics_compute_fn=None,
+            loss_logging_items_names=None,
+        )
+        self.training_starts(run)
+
+    def training_starts(self, run: Run) -> None:
+        self.context.put(
+            net=run.module,
+            optimizer=run.optimizers[0] if run.optimizers else None,
+            criterion=run.criterion,
+            device=run.device,
+            train_loader=run.train_loader,
+            valid_loader=run.val_loader,
+            test_loader=run.test_loaders,
+            ddp_silent_mode=run.rank != 0,
+            **self.source.fields(run),
+        )
+
+    def epoch_starts(self, run: Run) -> None:
+        self.context.put(epoch=run.epoch, train_loader=run.train_loader, valid_loader=run.val_loader)
+
+    def pass_starts(self, run: Run) -> None:
+        """A pass over a loader: its losses are averaged anew."""
+        self.meter = AverageMeter()
+        self.compute = PassMetrics(self, run)
+        if run.stage == "test":
+            self.context.put(test_loader=run.loader)
+
+    def batch_starts(self, run: Run) -> None:
+        inputs, target, more = unpacked(run.batch)
+        fields = vars(self.context)
+        fields["batch_idx"], fields["inputs"], fields["target"] = run._pass.index, inputs, target
+        fields["additional_batch_items"] = more
+        fields["loss_avg_meter"], fields["metrics_compute_fn"] = self.meter, self.compute
+        if run.stage != "train":
+            fields["loss_logging_items_names"] = self.source.loss_names(run)
+        if more:
+            fields.update(more)
+
+    def loss_is_known(self, run: Run) -> None:
+        if run.stage == "train":
+            self._take(run)
+
+    def batch_ends(self, run: Run) -> None:
+        if "loss" not in run.skipped:
+            self._take(run)
+            self.meter.update(vars(self.context)["loss_log_items"], count_samples(run.batch)[0])
+
+    def _take(self, run: Run) -> None:
+        fields = vars(self.context)
+        fields["preds"], fields["loss_log_items"] = run._output, self.source.loss_items(run)
+        fields["loss_logging_items_names"] = self.source.loss_names(run)
+
+    def pass_ends(self, run: Run) -> None:
+        self._log_parts(run)
+        found = self.metrics_of(run, str(run.stage), run.loader_name)
+        several = run.stage == "test" and run.loader_name is not None
+        if several:
+            found = {f"{run.loader_name}:{name}": value for name, value in found.items()}
+            if run.batches_seen and vars(self.context)["metrics_dict"] and self._same_test(run):
+                found = {**vars(self.context)["metrics_dict"], **found}
+        self.context.put(metrics_dict=found)
+
+    def _log_parts(self, run: Run) -> None:
+        """A loss of several parts is logged in parts, so that one of them can be watched."""
+        names, average = self.source.loss_names(run), self.meter.average
+        if isinstance(average, tuple):
+            loader = f"{run.loader_name}/" if run.loader_name else ""
+            for name, value in zip(names, average, strict=False):
+                run.log(f"{run.stage}/{loader}{name}", value)
+
+    def _same_test(self, run: Run) -> bool:
+        """Whether an earlier loader of the same round of tests was measured before."""
+        tests = run.test_loaders
+        return isinstance(tests, Mapping) and run.loader_name != next(iter(tests))
+
+    def epoch_ends(self, run: Run) -> None:
+        if self.context._stop:
+            run.stop("stop_training was set on the context")
+
+    def metrics_of(self, run: Run, stage: str, loader: str | None) -> dict[str, float]:
+        """The metrics of one stage by SuperGradients' names: the loss by its class, others by their own name."""
+        prefix = f"{stage}/{loader}/" if loader else f"{stage}/"
+        names = self.source.loss_names(run)
+        found: dict[str, float] = {}
+        for name in run.metrics:
+            rest = name.removeprefix(prefix)
+            if rest == name or (loader is None and "/" in rest and rest.split("/")[0] in _names(run, stage)):
+                continue
+            if rest == "loss":
+                average = self.meter.average
+                items = average if isinstance(average, tuple) else (run.metrics[name],)
+                found.update(zip(names, items, strict=False))
+            else:
+                found[rest] = run.metrics[name]
+        return found
+
+
+def _names(run: Run, stage: str) -> list[str]:
+    loaders = {"val": run.val_loader, "test": run.test_loaders}.get(stage)
+    return [str(name) for name in loaders] if isinstance(loaders, Mapping) else []
+
+
+class PassMetrics:
+    """``metrics_compute_fn``: what is known of the metrics of this pass."""
+
+    def __init__(self, upkeep: Upkeep, run: Run) -> None:
+        self.upkeep, self.run = upkeep, run
+
+    def compute(self) -> dict[str, float]:
+        return self.upkeep.metrics_of(self.run, str(self.run.stage), self.run.loader_name)
+
+
+def unpacked(batch: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """Inputs, target and a dict of further items: ``(inputs, target)`` or ``(inputs, target, {...})``, else as the
+    trainer itself takes a batch apart.
+
+    >>> unpacked((1, 2, {"weight": 3}))
+    (1, 2, {'weight': 3})
+    """
+    if isinstance(batch, list | tuple) and len(batch) == 3 and isinstance(batch[2], Mapping):
+        return batch[0], batch[1], dict(batch[2])
+    inputs, target = split(batch)
+    return inputs, target, {}
