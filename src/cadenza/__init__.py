@@ -1,19 +1,25 @@
-"""Cadenza: PyTorch training as a score of named points into which you insert callbacks."""
+"""Cadenza: PyTorch training as a score of named points into which you insert callbacks.
 
+What is public here is imported when it is first used: ``cadenza --help`` and the shell's completion need no torch.
+"""
+
+import importlib as _importlib
 import logging as _logging
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from cadenza.callback import Callback, MainCallback, Order, Watch, not_a_point
-from cadenza.clock import Clock, Duration
-from cadenza.decisions import Best
-from cadenza.distributed import launch
-from cadenza.execution.options import Execution
-from cadenza.history import History
-from cadenza.points import POINTS
-from cadenza.preemption import Preempted
-from cadenza.registration import CallbackError
-from cadenza.run import Run
-from cadenza.trainer import Trainer
-from cadenza.when import When
+if _TYPE_CHECKING:
+    from cadenza.callback import Callback, MainCallback, Order, Watch, not_a_point
+    from cadenza.clock import Clock, Duration
+    from cadenza.decisions import Best
+    from cadenza.distributed import launch
+    from cadenza.execution.options import Execution
+    from cadenza.history import History
+    from cadenza.points import POINTS
+    from cadenza.preemption import Preempted
+    from cadenza.registration import CallbackError
+    from cadenza.run import Run
+    from cadenza.trainer import Trainer
+    from cadenza.when import When
 
 __version__ = "0.1.0"
 __all__ = [
@@ -35,5 +41,41 @@ __all__ = [
     "launch",
     "not_a_point",
 ]
+
+_PLACES = {
+    "POINTS": "cadenza.points",
+    "Best": "cadenza.decisions",
+    "Callback": "cadenza.callback",
+    "CallbackError": "cadenza.registration",
+    "Clock": "cadenza.clock",
+    "Duration": "cadenza.clock",
+    "Execution": "cadenza.execution.options",
+    "History": "cadenza.history",
+    "MainCallback": "cadenza.callback",
+    "Order": "cadenza.callback",
+    "Preempted": "cadenza.preemption",
+    "Run": "cadenza.run",
+    "Trainer": "cadenza.trainer",
+    "Watch": "cadenza.callback",
+    "When": "cadenza.when",
+    "launch": "cadenza.distributed",
+    "not_a_point": "cadenza.callback",
+}
+
+
+if not _TYPE_CHECKING:  # so that type checkers still refuse what is not there
+
+    def __getattr__(name: str) -> object:
+        """Imports what is asked for; afterwards it is there as if it had been imported at the top."""
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found: object = getattr(_importlib.import_module(_PLACES[name]), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 _logging.getLogger("cadenza").addHandler(_logging.NullHandler())

@@ -284,9 +284,16 @@ def test_the_public_surface_is_frozen() -> None:
     assert all(hasattr(cadenza, name) for name in SURFACE)
 
 
+def test_importing_alone_does_not_load_torch() -> None:
+    """The command line shows its help, and the shell completes, without it."""
+    assert run_python("import sys, cadenza, cadenza.cli.main; print('torch' in sys.modules)") == "False"
+    assert run_python("import sys, cadenza; cadenza.Trainer; print('torch' in sys.modules)") == "True"
+
+
 def test_nothing_else_is_public() -> None:
     names = run_python(
-        "import types, cadenza; print([name for name, value in vars(cadenza).items()"
+        "import types, cadenza; [getattr(cadenza, name) for name in cadenza.__all__];"
+        "print([name for name, value in vars(cadenza).items()"
         " if not name.startswith('_') and not isinstance(value, types.ModuleType)])"
     )
     assert sorted(ast.literal_eval(names)) == sorted(SURFACE)
