@@ -238,7 +238,7 @@ class Experiment(Callback, Places, Showing):
         self._training = weakref.ref(run.training_state)
         self._lock = FolderLock(self.folder).acquire()
         if fresh:
-            self._rows = 0
+            self._rows = self._rows if self._resuming else 0
             self._fill(run)
         else:
             self._details = read_details(self.folder)

@@ -44,8 +44,7 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard import SummaryWriter
 
         folder = Path(self.path) if self.path is not None else opening.folder / "tensorboard"
-        past = None if self.resumed_at is None else self.resumed_at + 1
-        self._writer = SummaryWriter(str(folder), purge_step=past)
+        self._writer = SummaryWriter(str(folder), purge_step=self.resumed_at)
 
     def log(self, row: dict[str, Any]) -> None:
         for name, value in metrics_of(row).items():
@@ -91,6 +90,9 @@ class TensorBoard(Tracker):
         self.text(f"artifact/{name}", file, 0)
 
     def resume(self, step: int, rows: int) -> None:
+        """What has the checkpoint's step is hidden with what is past it; what was there before is written again."""
+        for row in self.last_rows:
+            self.log(row)
         self.text("resumed", f"resumed at step {step}", step)
 
     def flush(self) -> None:

@@ -64,6 +64,8 @@ class Tracker(Callback):
         self.project, self.run_name, self.rows = project, run_name, rows
         self.sent = 0
         self.resumed_at: int | None = None
+        self.last_rows: list[dict[str, Any]] = []
+        """Of a run that is resumed, the rows before the checkpoint that have its very step."""
         self.run_id = ""
         self.run_of = ""
         self._forget()
@@ -130,6 +132,14 @@ class Tracker(Callback):
     def after_load(self, run: Run) -> None:
         self.resumed_at = run.clock.steps
         self._waiting = []
+        unfinished = [row for row in run._rows.values() if row is not None]
+        earlier = [row for row in run.history.rows if not any(row is one for one in unfinished)]
+        self._of_epochs = {name for row in earlier if row.kind == "epoch" for name in row.raw()}
+        self.last_rows = [
+            {"kind": row.kind, **row.at, **{self._name(row, name): value for name, value in row.items()}}
+            for row in earlier
+            if self.rows in ("all", row.kind) and row.at.get("step") == self.resumed_at
+        ]
 
     def after_log(self, run: Run) -> None:
         row = run.row

@@ -1,0 +1,73 @@
+"""With real checkpoints: a run that was interrupted at any step and resumed has the rows of one that was not."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cadenza import Callback
+from cadenza.callbacks import Checkpoint
+from cadenza.experiment import CSV, Experiment, TensorBoard, list_runs, read_run
+from cadenza.experiment.lines import read_lines
+from cadenza.testing import tiny_loader
+
+from .test_trackers import events
+from .trained import At, EveryIteration, trainer_of
+
+
+class Interrupted(Exception):
+    pass
+
+
+def fail(run: Any) -> None:
+    raise Interrupted
+
+
+def trained(experiment: Experiment, *more: Callback, epochs: int = 4, resume: Any = None) -> None:
+    callbacks = [EveryIteration(), CSV(), TensorBoard(), Checkpoint("2 steps", background=False), *more]
+    trainer = trainer_of(*callbacks, experiment=experiment, seed=0)
+    trainer.fit(tiny_loader(shuffle=True), tiny_loader(9), epochs=epochs, resume=resume)
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "clock_seconds"} for row in read_lines(folder / "metrics.jsonl")]
+
+
+def table_of(folder: Path) -> list[list[str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.mark.parametrize("step", [3, 6, 8])
+def test_a_resumed_run_has_the_rows_of_an_uninterrupted_one(tmp_path: Path, step: int) -> None:
+    plain, cut = Experiment("tiny", "plain", tmp_path), Experiment("tiny", "cut", tmp_path)
+    trained(plain)
+    with pytest.raises(Interrupted):
+        trained(cut, At("after_train_iter", fail, step))
+    assert read_run(cut.folder).state == "failed"
+    again = Experiment.at(cut.folder)
+    trained(again, At("after_train_iter", lambda run: None), resume="auto")
+    assert rows_of(again.folder) == rows_of(plain.folder)
+    assert table_of(again.folder) == table_of(plain.folder)
+    for name in ("val/loss", "train/loss", "train/loss_batch"):
+        curves = [
+            [(event.step, event.value) for event in events(one.tensorboard).Scalars(name)] for one in (again, plain)
+        ]
+        assert curves[0] == curves[1]
+    assert read_run(again.folder).state == "finished"
+    kinds = [event["kind"] for event in read_run(again.folder).events]
+    assert kinds.count("resume") == 1
+    assert "resumed at step" in again.report_file.read_text()
+
+
+def test_a_run_that_is_resumed_in_another_folder_brings_its_rows(tmp_path: Path) -> None:
+    first = Experiment("tiny", "first", tmp_path)
+    trained(first, epochs=2)
+    second = Experiment("tiny", "first", tmp_path)
+    trained(second, epochs=4, resume=first.checkpoints)
+    assert first.folder != second.folder
+    assert [row["epoch"] for row in rows_of(second.folder) if row["kind"] == "epoch"] == [0, 1, 2, 3]
+    assert len(list_runs(tmp_path)) == 2
