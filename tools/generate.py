@@ -81,6 +81,7 @@ FILES = {
     "docs/callbacks.md": callbacks_page,
     "docs/dialects.md": dialects_page,
     "docs/performance.md": partial(with_figures, "docs/performance.md"),
+    "docs/report.md": partial(with_figures, "docs/report.md"),
     "README.md": partial(with_figures, "README.md"),
 }
 
