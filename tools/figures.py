@@ -70,12 +70,12 @@ def overhead_short() -> str:
 def report() -> str:
     """The sentence of ``benchmarks/report.py``."""
     result = _result("report")
-    first, last = result["opened_s"][0], result["opened_s"][-1]
+    first, last, size = result["opened_s"][0], result["opened_s"][-1], result["bytes"] / 1e6
     return "\n".join(
         [
-            f"The report of a run of {result['steps']:,} logged steps has {result['bytes'] / 1e6:.2f} MB (aim: under 5), "
-            f"was made in {result['made_s']:.1f} s, and opened in {first:.2f} to {last:.2f} s in Chromium, until the first "
-            "curves were drawn (aim: under 2).",
+            f"The report of a run of {result['steps']:,} logged steps has {size:.2f} MB (aim: under 5), was made in "
+            f"{result['made_s']:.1f} s, and opened in {first:.2f} to {last:.2f} s in Chromium, until the first curves "
+            "were drawn (aim: under 2).",
             "",
             _measured(result),
         ]
