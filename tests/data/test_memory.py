@@ -248,3 +248,27 @@ def test_nothing_asked_nothing_done() -> None:
     feed = prepare(loader, resumable=True)
     assert isinstance(feed, Feed)
     assert prepare(feed) is feed
+
+
+def test_a_loader_that_is_changed_between_passes() -> None:
+    loader = DataLoader(TensorDataset(torch.arange(6)), batch_size=2)
+    feed = prepare(loader, resumable=True)
+    assert len(list(feed)) == 3
+    loader.batch_sampler.batch_size = 3  # type: ignore[union-attr]
+    assert [batch[0].tolist() for batch in feed] == [[0, 1, 2], [3, 4, 5]]
+    loader.collate_fn = len
+    assert list(feed) == [3, 3]
+
+
+def test_whoever_wants_to_know_the_epoch_is_told() -> None:
+    class Told(Pairs):
+        epoch = -1
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+    data = Told()
+    for resumable in (False, True):
+        feed = prepare(DataLoader(data), resumable=resumable)
+        feed.set_epoch(3 + resumable)
+        assert data.epoch == 3 + resumable

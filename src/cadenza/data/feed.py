@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cadenza.data.generators import Draws, capture, pack, put_back, unpack
+from cadenza.data.loader import epoch_listeners
 
 VERSION = 1
 
@@ -132,6 +133,8 @@ class Feed:
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the sampler, or whoever asks for it, which epoch comes."""
+        for one in epoch_listeners(self.loader):
+            one.set_epoch(epoch)
 
     def end(self) -> None:
         """The pass is over, perhaps before its end. Workers that live on are brought to rest."""

@@ -14,6 +14,20 @@ def length_of(loader: Any) -> int | None:
         return None
 
 
+def epoch_listeners(loader: Any) -> list[Any]:
+    """The loader, its data set and its samplers, as far as they want to be told which epoch comes.
+
+    >>> from torch.utils.data import DataLoader, DistributedSampler
+    >>> sampler = DistributedSampler([1, 2, 3], num_replicas=1, rank=0)
+    >>> epoch_listeners(DataLoader([1, 2, 3], sampler=sampler)) == [sampler]
+    True
+    """
+    batches = getattr(loader, "batch_sampler", None)
+    asked = (loader, getattr(loader, "dataset", None), getattr(loader, "sampler", None), batches)
+    found = [one for one in (*asked, getattr(batches, "sampler", None)) if hasattr(one, "set_epoch")]
+    return [one for place, one in enumerate(found) if all(one is not other for other in found[:place])]
+
+
 def check_loader(what: str, loader: Any, *, several: bool = True) -> None:
     """Refuses a loader that cannot give a batch, before anything has begun. ``several`` allows a dict of them."""
     if isinstance(loader, Mapping):

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from cadenza.data.feed import Feed
 from cadenza.data.generators import Draws, capture, generators_in, pack, put_back, unpack
+from cadenza.data.loader import epoch_listeners
 from cadenza.data.order import FRESH, Order, Start
 from cadenza.data.shards import portion
 from cadenza.data.workers import NOTHING, Begin, Collate, Desk, Items, Place, as_draws
@@ -186,20 +187,9 @@ class MapFeed(Feed):
         put_back(Draws(loaded["own"]["torch"], None, None, self._own_in(loaded)), self.own, everywhere=False)
 
     def _epoch(self) -> int | None:
-        epoch = getattr(self._has_epoch(), "epoch", None)
-        return epoch if isinstance(epoch, int) else None
-
-    def _has_epoch(self) -> Any:
-        loader = self.loader
-        for one in (loader.batch_sampler, loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
-            if hasattr(one, "set_epoch"):
-                return one
-        return None
-
-    def set_epoch(self, epoch: int) -> None:
-        sampler = self._has_epoch()
-        if sampler is not None:
-            sampler.set_epoch(epoch)
+        """As the sampler has it: a callback may have told it another one than the run's."""
+        told = (getattr(one, "epoch", None) for one in epoch_listeners(self.loader))
+        return next((epoch for epoch in told if isinstance(epoch, int)), None)
 
     # How long it is -----------------------------------------------------------------------------------------------
 

@@ -167,6 +167,10 @@ class TensorFeed(MapFeed):
         self.kept: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
 
     def _iterate(self, watched: DataLoader[Any]) -> Iterator[Any]:
+        self.reads_here = why_not_in_memory(self.loader) is not None
+        self.order.walk_type = Walk if self.reads_here else TensorWalk
+        if self.reads_here:  # the loader was changed since it was prepared
+            return super()._iterate(watched)
         tensors = self._tensors()
         self.order.device = tensors[0].device
         walk = iter(self.order)

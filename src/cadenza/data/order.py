@@ -79,9 +79,7 @@ class Order:
         self.plain = type(loader.batch_sampler) is BatchSampler
         self.single = loader.batch_sampler is None
         self.source: Any = loader.sampler if self.plain or self.single else loader.batch_sampler
-        batches: Any = loader.batch_sampler
-        self.batch_size: int = batches.batch_size if self.plain else 1
-        self.drop_last = bool(self.plain and batches.drop_last)
+        self.batches: Any = loader.batch_sampler
         self.rank, self.world_size = (0, 1) if splits_itself(loader) else (rank, world_size)
         self.share = share
         self.own = generators_in(loader.generator, loader.batch_sampler, loader.sampler)
@@ -96,6 +94,14 @@ class Order:
     @property
     def counts_samples(self) -> bool:
         return self.plain or self.single
+
+    @property
+    def batch_size(self) -> int:
+        return self.batches.batch_size if self.plain else 1  # asked each time: it may be changed between passes
+
+    @property
+    def drop_last(self) -> bool:
+        return bool(self.plain and self.batches.drop_last)
 
     @property
     def stride(self) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe
 
 from cadenza.data.feed import Feed
+from cadenza.data.loader import epoch_listeners
 from cadenza.data.mapped import MapFeed
 from cadenza.data.memory import TensorFeed, TensorLoader, why_not_in_memory
 from cadenza.data.order import splits_itself
@@ -56,7 +57,7 @@ def _feed(loader: Any, resumable: bool, share: Callable[[Any], Any], how: dict[s
         return TensorFeed(loader.loader, share=share, keep_on=loader.device, watch=resumable, **how)
     if why_not_in_memory(loader) is None:
         return TensorFeed(loader, share=share, watch=resumable, **how)
-    if how["world_size"] == 1 and not resumable and not _wants_epochs(loader):
+    if how["world_size"] == 1 and not resumable and not epoch_listeners(loader):
         return loader
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
         return StatefulFeed(loader, divided=_divided(loader), **how)
@@ -72,10 +73,6 @@ def _feed(loader: Any, resumable: bool, share: Callable[[Any], Any], how: dict[s
 def _lies_on(feed: Any, device: torch.device) -> bool:
     """Whether the batches come from that device already."""
     return isinstance(feed, TensorFeed) and (feed.keep_on is not None or feed.loader.dataset.tensors[0].is_cuda)
-
-
-def _wants_epochs(loader: Any) -> bool:
-    return hasattr(getattr(loader, "sampler", None), "set_epoch")
 
 
 def _divided(loader: Any) -> bool:

@@ -53,16 +53,6 @@ class RoundsFeed(Feed):
         length = length_of(self.loader)
         return None if length is None else self.first + steps_left(length - self.start_cursor, 1, self.ranks, False)
 
-    def set_epoch(self, epoch: int) -> None:
-        asked: tuple[Any, ...] = (
-            self.loader,
-            getattr(self.loader, "dataset", None),
-            getattr(self.loader, "sampler", None),
-        )
-        for one in asked:
-            if hasattr(one, "set_epoch"):
-                one.set_epoch(epoch)
-
 
 class ReplayFeed(RoundsFeed):
     """Resumes by reading the batches before the position again; those of a list are passed over unread."""
