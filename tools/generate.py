@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from cadenza.cli.catalogue import callbacks_page
+from cadenza.cli.manual import command_page
 from cadenza.cli.score import points_page
 from cadenza.dialects.page import dialects_page
 from cadenza.points import POINTS, Kind, Point
@@ -79,6 +80,7 @@ FILES = {
     "docs/points.md": points_page,
     "docs/loop.md": loop_page,
     "docs/callbacks.md": callbacks_page,
+    "docs/command-line.md": command_page,
     "docs/dialects.md": dialects_page,
     "docs/performance.md": partial(with_figures, "docs/performance.md"),
     "docs/report.md": partial(with_figures, "docs/report.md"),

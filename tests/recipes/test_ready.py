@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cadenza.recipes import load, ready
-from cadenza.recipes.files import ready_names
+from cadenza.recipes.files import READY, ready_names
+from cadenza.recipes.yaml_text import read_yaml
 
 QUIET = ["~callbacks.progress", "~callbacks.checkpoint"]
 SHORT = {
@@ -21,6 +24,12 @@ SHORT = {
 def test_they_are_listed_with_what_they_reach():
     assert sorted(SHORT) == ready_names() == sorted(ready())
     assert all(said["about"] and said["reaches"]["metric"] for said in ready().values())
+
+
+def test_the_page_shows_the_recipe_as_it_is():
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    shown = page.split("```yaml\n")[1].split("```")[0]
+    assert read_yaml(shown, "page").tree == read_yaml((READY / "digits.yaml").read_text(encoding="utf-8"), "file").tree
 
 
 @pytest.mark.parametrize("name", sorted(SHORT))

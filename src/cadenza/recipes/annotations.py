@@ -238,7 +238,9 @@ def describe(hint: Any) -> str:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         members = [member for member in inner if not (member is str and Duration in inner)]
-        return " or ".join(dict.fromkeys(describe(member) for member in members))
+        words = list(dict.fromkeys(describe(member) for member in members))
+        plain = [word for word in words if not word.startswith("an object of")]
+        return " or ".join(plain or words)
     if origin is Literal:
         return "one of " + ", ".join(repr(one) for one in inner)
     wanted = origin or hint
