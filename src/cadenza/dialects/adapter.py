@@ -77,6 +77,11 @@ class Section(Callback):
         self.run: Run
 
     @property
+    def is_open(self) -> bool:
+        """Whether a run goes on in which this section plays."""
+        return "run" in vars(self) and self.run.is_open
+
+    @property
     def members(self) -> list[Adapter]:
         """The callbacks of this dialect, in the order in which they play."""
         return [one for one in self.run.callbacks if isinstance(one, Adapter) and one.section is self]

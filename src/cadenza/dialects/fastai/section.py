@@ -64,11 +64,9 @@ class FastaiSection(Section):
         self.pbar = Bar()
         self._optimizer: OptimWrapper | None = None
         self._owed = _Owed(self)
-        self._first_epoch = self._first_batch = 0
-
-    @property
-    def is_open(self) -> bool:
-        return "run" in vars(self) and self.run.is_open
+        self._first_epoch = self._first_batch = self._seen = 0
+        self._moving: Tensor | None = None
+        self._restored = False
 
     @property
     def optimizer(self) -> OptimWrapper:
@@ -103,10 +101,11 @@ class FastaiSection(Section):
     # What is true at each point ---------------------------------------------------------------------------------------
 
     def _begin(self, run: Run) -> None:
-        self._first_epoch, self._first_batch = run.clock.epochs, run.clock.batches
-        self._moving: Tensor | None = None
-        self._seen = 0
-        epochs = 1 if run.num_epochs is None else run.num_epochs - run.clock.epochs
+        if not self._restored:
+            self._first_epoch, self._first_batch = run.clock.epochs, run.clock.batches
+            self._moving, self._seen = None, 0
+        self._restored = False
+        epochs = 1 if run.num_epochs is None else run.num_epochs - self._first_epoch
         self.values.clear()
         self.values.update(
             epoch=0,
@@ -203,6 +202,17 @@ class FastaiSection(Section):
         self.values["last_metrics"] = [run.metrics["val/loss"] if run.measured("val/loss") else None]
         if self.values["stop_training"]:
             run.stop("stop_training")
+
+    # A run that is resumed goes on with its numbers -------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        moving = None if self._moving is None else self._moving.clone()
+        return {"epoch": self._first_epoch, "batch": self._first_batch, "seen": self._seen, "moving": moving}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._first_epoch, self._first_batch, self._seen = state["epoch"], state["batch"], state["seen"]
+        self._moving = None if state["moving"] is None else state["moving"].clone()
+        self._restored = not self.is_open  # the run that is about to begin keeps them
 
     # Calling, and what is returned ------------------------------------------------------------------------------------
 

@@ -217,6 +217,9 @@ class OrcaSection(Section):
         super().__init__()
         self.facade._section = self
         self.rows: list[dict[str, Any]] = []
+        self._last_loss: Tensor | None = None
+        self._batches = self._samples = 0
+        self._restored = False
 
     def bookkeeping(self) -> dict[str, Player]:
         return {
@@ -233,13 +236,26 @@ class OrcaSection(Section):
         self.facade._stopping = False
 
     def _begin(self, run: Run) -> None:
-        self.facade._first_epoch = run.clock.epochs
-        self.facade._stats, self.rows = None, []
-        self._last_loss: Tensor | None = None
+        if not self._restored:
+            self.facade._first_epoch, self.rows = run.clock.epochs, []
+        self.facade._stats = None
+        self._restored = False
 
     def _begin_epoch(self, run: Run) -> None:
         self.facade._stats = _ABSENT
-        self._batches, self._samples = run.clock.batches, run.clock.samples
+        self._batches, self._samples, self._last_loss = run.clock.batches, run.clock.samples, None
+
+    def state_dict(self) -> dict[str, Any]:
+        last = None if self._last_loss is None else self._last_loss.clone()
+        place = {"batches": self._batches, "samples": self._samples, "last_loss": last}
+        return {"epoch": self.facade._first_epoch, "rows": [dict(row) for row in self.rows], **place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.facade._first_epoch = state["epoch"]
+        self.rows = [dict(row) for row in state["rows"]]
+        self._batches, self._samples = state["batches"], state["samples"]
+        self._last_loss = None if state["last_loss"] is None else state["last_loss"].clone()
+        self._restored = not self.is_open  # the run that is about to begin keeps them
 
     def _begin_iteration(self, run: Run) -> None:
         facade = self.facade
