@@ -17,7 +17,8 @@ import yaml
 
 import cadenza.experiment.creation
 from cadenza import Callback, CallbackError, Trainer, Watch
-from cadenza.callbacks import CostLedger, GradientPlot, HistoryFile, HistoryPlot, NaNGuard, Profile
+from cadenza.callbacks import CostLedger, GradientPlot, HistoryFile, HistoryPlot, NaNGuard, Notify, Profile
+from cadenza.callbacks.channels import Command
 from cadenza.experiment import Experiment, FolderError, FolderLocked, find_run, list_runs, read_run
 from cadenza.experiment.lines import read_lines
 from cadenza.testing import check_callback, tiny_classifier, tiny_loader
@@ -125,6 +126,14 @@ def test_callbacks_write_into_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     }
     assert {"history.csv", "profile.json", "costs.json"} <= {path.name for path in experiment.folder.iterdir()}
     assert not (tmp_path / "runs").exists()
+
+
+def test_messages_name_the_experiment(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    write = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(' '.join(sys.argv[2:]))"
+    fitted(tmp_path, Notify(Command([sys.executable, "-c", write, str(said), "{title}", "{text}"])), epochs=1)
+    assert said.read_text().startswith("tiny/first: the training ended")
+    assert f"in {tmp_path}" in said.read_text()
 
 
 def test_a_guard_keeps_its_replay_there(tmp_path: Path) -> None:

@@ -46,9 +46,9 @@ class Notify(Callback):
     ``channels`` are ``Mail(host, sender, to, ...)``, ``Webhook(url)`` and ``Command([program, argument, ...])``, from
     ``cadenza.callbacks.channels``. ``on`` are the events: "end" (in order, also when it was stopped early), "error"
     (any exception but that of the interrupt key) and "best" (the watched metric improved; told at the end of the
-    epoch). ``title`` names the training; without it, it is the class of the model. ``attach`` is True to attach the
-    plots that callbacks such as ``HistoryPlot`` made, a list of files to attach those, or False. Only mails have
-    attachments.
+    epoch). ``title`` names the training; without it, it is the project and name of the run's experiment, else the
+    class of the model. ``attach`` is True to attach the plots that callbacks such as ``HistoryPlot`` made, a list of
+    files to attach those, or False. Only mails have attachments.
 
     >>> import cadenza, sys, tempfile, torch
     >>> from pathlib import Path
@@ -154,7 +154,9 @@ class Notify(Callback):
     # What is told ---------------------------------------------------------------------------------------------------
 
     def _titled(self, run: Run, what: str) -> str:
-        name = self.title or type(run.module).__name__
+        experiment = run.experiment
+        named = hasattr(experiment, "project") and hasattr(experiment, "name")
+        name = self.title or (f"{experiment.project}/{experiment.name}" if named else type(run.module).__name__)
         return " ".join(f"{name}: {what}".split())
 
     def _message(self, run: Run, event: str, what: str) -> Message:
@@ -170,6 +172,8 @@ class Notify(Callback):
             lines.append(f"best {best.name} {number(best.value)} (epoch {best.epoch}, step {best.step})")
         lines += [f"{name} {number(value)}" for name, value in metrics.items()]
         lines += [f"not attached: {name}" for name in left_out]
+        if hasattr(run.experiment, "folder"):
+            lines.append(f"in {run.experiment.folder}")
         return Message(event, self._titled(run, what), "\n".join(lines), metrics, tuple(files))
 
     def _files(self, run: Run) -> tuple[list[tuple[str, bytes]], list[str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order
-from cadenza.experiment.agreement import from_main
+from cadenza.distributed.talk import from_main
 from cadenza.experiment.creation import (
     FolderError,
     check_name,
@@ -137,7 +137,9 @@ class Experiment(Callback, Places, Showing):
                 self._open(run)
             except Exception as failed:
                 error = failed
-        self._folder, failed_there = from_main((self._folder, str(error) if error else None), run.device)
+        failed_there = None
+        if run.world_size > 1:  # every process plays this, and all of them wait for the first
+            self._folder, failed_there = from_main((self._folder, str(error) if error else None))
         if error is not None:
             raise error
         if failed_there is not None:

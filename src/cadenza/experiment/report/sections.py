@@ -11,6 +11,7 @@ from cadenza.experiment.report.pictures import gallery, histograms
 from cadenza.experiment.report.score import score_picture
 
 _LOG_LINES = 200
+_NO_RATE = '<p class="note">Not logged; add <code>LRMonitor()</code> to the callbacks.</p>'
 
 
 def result(record: Record) -> str:
@@ -170,7 +171,7 @@ def one_run(record: Record, charts: dict[str, str]) -> str:
     """The page of one run."""
     parts = [
         section("Curves", charts["curves"], "curves"),
-        section("Learning rate", charts["rate"], "rate"),
+        section("Learning rate", charts["rate"] or _NO_RATE, "rate"),
         section("What happened", happened(record), "happened"),
         section("Pictures", shown_things(record), "pictures"),
         section("The score", _score(record), "score"),
