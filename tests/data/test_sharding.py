@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
 
 from cadenza.data import accumulation_for, prepare, unshard
 
@@ -76,6 +76,7 @@ def chained(first: Any, rest: Any) -> Any:
 
 
 def samples(batch: Any) -> list[int]:
+    batch = batch[0] if isinstance(batch, list) else batch
     return batch.tolist() if batch.dim() else [int(batch)]
 
 
@@ -92,10 +93,15 @@ def flat(taken: list[list[list[int]]]) -> list[int]:
     return [index for step in taken for part in step for index in part]
 
 
+def in_memory(size: int) -> Any:
+    return TensorDataset(torch.arange(size))
+
+
+@pytest.mark.parametrize("data", [Indices, in_memory])
 @settings(deadline=None, max_examples=50)
 @given(size=some.integers(1, 90), batch_size=some.integers(1, 7), ranks=some.integers(1, 5), shuffle=some.booleans())
-def test_each_sample_once(size: int, batch_size: int, ranks: int, shuffle: bool) -> None:
-    world = World(lambda: DataLoader(Indices(size), batch_size=batch_size, shuffle=shuffle), ranks)
+def test_each_sample_once(data: Any, size: int, batch_size: int, ranks: int, shuffle: bool) -> None:
+    world = World(lambda: DataLoader(data(size), batch_size=batch_size, shuffle=shuffle), ranks)
     steps = world.feeds[0].steps
     taken = take(world.iterate(), steps)
     assert sorted(flat(taken)) == list(range(size))
@@ -112,19 +118,18 @@ def test_each_sample_once(size: int, batch_size: int, ranks: int, shuffle: bool)
     assert flat(taken) == alone, "the order is that of one process with rank 0's generators"
 
 
+@pytest.mark.parametrize("data", [Indices, in_memory])
 @settings(deadline=None, max_examples=30)
 @given(
     size=some.integers(20, 120),
     batch_size=some.integers(1, 4),
     course=some.lists(some.tuples(some.sampled_from([4, 2, 1, 3]), some.integers(0, 5)), min_size=1, max_size=4),
 )
-def test_a_pass_goes_on_with_other_ranks(size: int, batch_size: int, course: list[tuple[int, int]]) -> None:
+def test_a_pass_goes_on_with_other_ranks(data: Any, size: int, batch_size: int, course: list[tuple[int, int]]) -> None:
     """Some steps with so many ranks, then with others, then to the end with two; and the next epoch is whole."""
 
     def make() -> Any:
-        return DataLoader(
-            Indices(size), batch_size=batch_size, shuffle=True, generator=torch.Generator().manual_seed(5)
-        )
+        return DataLoader(data(size), batch_size=batch_size, shuffle=True, generator=torch.Generator().manual_seed(5))
 
     ledger: list[int] = []
     state: Any = None
@@ -141,7 +146,7 @@ def test_a_pass_goes_on_with_other_ranks(size: int, batch_size: int, course: lis
             continue
         ledger += flat(take(begun, steps))
         state = through_files(world.feeds[0].state_dict(consumed + steps))
-    alone = torch.cat(list(make())).tolist()
+    alone = [index for batch in make() for index in samples(batch)]
     assert ledger == alone[: len(ledger)]
     assert len(ledger) == size
 
