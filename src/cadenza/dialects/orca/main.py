@@ -68,7 +68,7 @@ class MainAdapter(OrcaAdapter, MainCallback):
             if overridden(foreign, name):
                 own |= dict.fromkeys((name, *also), _behaviour(name))
         if overridden(foreign, "on_iter_backward"):
-            own["on_iter_backward"] = _backward_in_one
+            own["on_iter_backward"] = _behaviour("on_iter_backward")
             own["asks"] = frozenset({"skip_step", "skip_zero_grad"})
         else:
             own |= {"on_iter_step": _step_first, "on_iter_zero_grad": _clear_first}
@@ -88,6 +88,8 @@ class MainAdapter(OrcaAdapter, MainCallback):
         adjust, runner = self.foreign.on_lr_adjust, self.section.facade
         point = "after_train_iter" if self.adjusts_each_iteration else "after_train_epoch"
         played[point] = in_turn(lambda run: adjust(runner), played.get(point))
+        if overridden(self.foreign, "on_iter_backward"):
+            played["after_backward"] = _keep_unless_stepped
         return played | {name: getattr(self, name) for name in BEHAVIOUR_NAMES if name in vars(type(self))}
 
     # The behaviours as Orca has them by default; what the user overrides is put before these -------------------------
@@ -114,10 +116,9 @@ def _behaviour(name: str) -> Callable[[MainAdapter, Run], None]:
     return behave
 
 
-def _backward_in_one(self: MainAdapter, run: Run) -> None:
-    """The user's own zero_grad, backward and step. If it did not step, the engine must not either, nor clear what it
-    gathers."""
-    self.foreign.on_iter_backward(self.section.facade)
+def _keep_unless_stepped(run: Run) -> None:
+    """After the user's own zero_grad, backward and step: if it did not step, the engine must not either, nor clear what
+    it gathers."""
     if not run._stepped_itself:
         run.skip_step()
         run.skip_zero_grad()
