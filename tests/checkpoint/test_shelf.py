@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import torch
 
@@ -21,10 +22,12 @@ def loss(value: float, **others: Any) -> dict[str, Any]:
     return {"monitor": "val/loss", "mode": "min", "value": value, **others}
 
 
-@pytest.fixture(params=["disk", "memory"])
+@pytest.fixture(params=["disk", "memory", "store with folders"])
 def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "disk":
         yield Shelf(tmp_path / "deep" / "shelf")
+    elif request.param == "store with folders":  # as sftp:// or hdfs:// have
+        yield Shelf(str(tmp_path / "deep" / "shelf"), filesystem=fsspec.filesystem("file"))
     else:
         made = Shelf(f"memory://shelf/{tmp_path.name}/")
         yield made
