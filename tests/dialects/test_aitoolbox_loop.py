@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from cadenza.dialects.aitoolbox import (
     AbstractModelFeedDefinition,
     MessageHandling,
     MessageService,
+    ModelTrainHistoryPlot,
     ModelWrap,
     MultiLoss,
     MultiOptimizer,
@@ -22,6 +24,7 @@ from cadenza.dialects.aitoolbox import (
     TTModel,
 )
 from cadenza.dialects.aitoolbox.table import ATTRIBUTES
+from cadenza.experiment import Experiment
 from cadenza.testing import tiny_classifier, tiny_loader
 
 OF_EXPERIMENTS = {"project_name", "experiment_name", "local_model_result_folder_path"}
@@ -275,16 +278,13 @@ class Details(AbstractExperimentCallback):
         self.try_infer_experiment_details(infer_cloud_details=False)
 
 
-def test_details_are_inferred_from_the_experiment_of_the_run(tmp_path: Any) -> None:
-    class Experiment:
-        project, name, root, folder = "digits", "first", tmp_path, tmp_path / "digits" / "first"
-
-    details = Details("details")
-    loop = new_trainer(details)
-    loop._training.experiment = Experiment()
-    loop.fit(tiny_loader(), epochs=1)
+def test_details_are_inferred_from_the_experiment_of_the_run(tmp_path: Path) -> None:
+    details, plot = Details("details"), ModelTrainHistoryPlot()
+    experiment = Experiment("digits", "first", tmp_path, report=False)
+    new_trainer(details, plot, experiment=experiment).fit(tiny_loader(), epochs=1)
     assert (details.project_name, details.experiment_name) == ("digits", "first")
     assert details.local_model_result_folder_path == str(tmp_path)
+    assert (experiment.folder / "results" / "plots" / "train_history_epoch_0.png").is_file()
 
 
 def test_without_an_experiment_there_is_nothing_to_infer() -> None:

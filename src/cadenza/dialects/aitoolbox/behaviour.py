@@ -32,9 +32,29 @@ class FedModel(MainCallback):
         if feeding is None:
             super().on_iter_forward(run)
             return
-        loss = feeding.loss(run.batch, run.criterion, run.device, evaluating=run.stage != "train")
+        loss = self._through_wrapper(run, feeding) if run.stage == "train" else self._loss(run, feeding, run.batch)
         self.losses = loss if isinstance(loss, MultiLoss) else None
         run.loss = loss.total() if isinstance(loss, MultiLoss) else loss
+
+    def _loss(self, run: Run, feeding: Feeding, batch: Any) -> Any:
+        return feeding.loss(batch, run.criterion, run.device, evaluating=run.stage != "train")
+
+    def _through_wrapper(self, run: Run, feeding: Feeding) -> Any:
+        """The loss, computed inside a call of ``run.model``: what is wrapped around the module, such as DDP, must see
+        a call to take part in the backward. The model's own calls of itself are then its own ``forward`` again."""
+        module, model = run.module, run.model
+        if model is module:
+            return self._loss(run, feeding, run.batch)
+
+        def forward(batch: Any) -> Any:
+            vars(module).pop("forward", None)
+            return self._loss(run, feeding, batch)
+
+        module.forward = forward
+        try:
+            return model(run.batch)
+        finally:
+            vars(module).pop("forward", None)
 
     def on_pred_forward(self, run: Run) -> None:
         feeding = self.feeding(run)
@@ -50,5 +70,10 @@ class FedModel(MainCallback):
         if losses is None:
             super().on_iter_backward(run)
             return
+        if run.world_size > 1 and losses.is_paired(run.optimizers):
+            raise RuntimeError(
+                "aitoolbox: losses that train different optimizers need several backward passes, which many processes "
+                "cannot reduce; train on one process, or return one loss"
+            )
         factor = run.loss_weight if run.scaler is None else run.loss_weight * run.scaler.get_scale()
         losses.backward(factor, run.optimizers)

@@ -58,9 +58,13 @@ class MultiLoss:
             keep = self.retain_graph_until_last and not last
             (loss * factor).backward(retain_graph=keep, inputs=parameters)
 
+    def is_paired(self, optimizers: Sequence[Optimizer]) -> bool:
+        """Whether each loss trains the parameters of one optimizer."""
+        return self.loss_optimizer_map is not None or len(self.loss_dict) == len(optimizers) > 1
+
     def _trained(self, optimizers: Sequence[Optimizer]) -> Iterator[tuple[Tensor, list[Tensor] | None]]:
         pairs = self.loss_optimizer_map
-        if pairs is None and len(self.loss_dict) == len(optimizers):
+        if pairs is None and self.is_paired(optimizers):
             pairs = {name: index for index, name in enumerate(self.loss_dict)}
         if pairs is None:
             yield self.total(), None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import datetime
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -15,6 +17,9 @@ from cadenza.dialects.aitoolbox.model_save import plain_state
 if TYPE_CHECKING:
     from cadenza.dialects.supergradients.session import Session
     from cadenza.run import Run
+
+
+log = logging.getLogger("cadenza")
 
 
 def new_run_folder(root: Path, experiment: str) -> Path:
@@ -66,6 +71,7 @@ def training_state(session: Session, run: Run) -> dict[str, Any]:
         "acc": run.best.value if run.best else None,
         "epoch": run.epoch + 1,
         "metrics": dict(run.metrics),
+        "packages": session.packages,
         "_best_ckpt_metrics": {} if run.best is None else {run.best.name: run.best.value},
         "optimizer_state_dict": run.optimizer.state_dict(),
         "clock": run.clock.state_dict(),
@@ -83,7 +89,9 @@ def restore(session: Session, path: Path) -> int:
     """Loads what ``training_state`` wrote, and returns how many epochs were done."""
     state = load_state(path)
     trainer, params = session.trainer, session.params
-    trainer.model.load_state_dict(state["net"], strict=True)
+    odd = trainer.model.load_state_dict(state["net"], strict=params.resume_strict_load)
+    if odd.missing_keys or odd.unexpected_keys:
+        log.warning("%s does not fit the model: missing %s, unexpected %s", path, *odd)
     if params.load_opt_params and "optimizer_state_dict" in state:
         session.optimizer.load_state_dict(state["optimizer_state_dict"])
     if isinstance(clock := state.get("clock"), Mapping):
@@ -96,3 +104,8 @@ def restore(session: Session, path: Path) -> int:
         if callback.name in saved:
             callback.load_state_dict(saved[callback.name])
     return int(state["epoch"])
+
+
+def installed_packages() -> dict[str, str]:
+    """The versions of all packages of this environment."""
+    return {str(one.name): str(one.version) for one in metadata.distributions()}

@@ -65,9 +65,9 @@ DEFAULT_TRAINING_PARAMS: dict[str, Any] = {
     "sg_logger_params": {},
     "log_installed_packages": True,
     "kill_ddp_pgroup_on_end": True,
-    "finetune": False,
 }
-"""Every parameter that is carried, with its default."""
+"""Every parameter that is carried, with its default. ``kill_ddp_pgroup_on_end`` has no effect: processes and their
+group belong to whoever started them."""
 
 ONLY_AS: dict[str, tuple[Any, str]] = {
     "launch_tensorboard": (False, "start it yourself: tensorboard --logdir"),
@@ -78,6 +78,7 @@ ONLY_AS: dict[str, tuple[Any, str]] = {
     "enable_qat": (False, "quantisation is not carried"),
     "resume_from_remote_sg_logger": (False, "files stay on this machine"),
     "torch_compile_loss": (False, "torch_compile compiles the whole step"),
+    "finetune": (False, "the zoo's models say which parts are frozen; use cadenza.callbacks.Freeze"),
     "torch_compile_options": (None, "torch_compile takes no options here; use cadenza.Trainer(execution='compiled')"),
 }
 """Parameters of the original that are accepted with this value alone, and why."""

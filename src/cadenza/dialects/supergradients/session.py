@@ -24,8 +24,13 @@ from cadenza.data import length_of
 from cadenza.dialects.aitoolbox.folders import save_state
 from cadenza.dialects.supergradients.building import build
 from cadenza.dialects.supergradients.callback import ContextSection
-from cadenza.dialects.supergradients.checkpoints import SaveCheckpoints, restore, training_state
-from cadenza.dialects.supergradients.environment import chosen
+from cadenza.dialects.supergradients.checkpoints import (
+    SaveCheckpoints,
+    installed_packages,
+    restore,
+    training_state,
+)
+from cadenza.dialects.supergradients.environment import chosen, is_distributed
 from cadenza.dialects.supergradients.loggers import BaseSGLogger
 from cadenza.dialects.supergradients.losses import BatchWithExtras, loss_names, make_loss
 from cadenza.dialects.supergradients.metrics import metrics_by_name
@@ -35,6 +40,7 @@ from cadenza.dialects.supergradients.pre_prediction import PrePrediction
 from cadenza.dialects.supergradients.rates import rate_callbacks
 from cadenza.dialects.supergradients.sources import Source
 from cadenza.dialects.supergradients.watching import watched_name
+from cadenza.distributed.world import World
 from cadenza.trainer import Trainer as CadenzaTrainer
 
 if TYPE_CHECKING:
@@ -51,8 +57,11 @@ class Session:
         self, name: str, folder: Path, model: nn.Module, params: TrainingParams, loaders: dict[str, Any]
     ) -> None:
         params.check()
+        if params.sync_bn and is_distributed():
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         self.name, self.folder, self.params, self.loaders = name, folder, params, loaders
         self.results: dict[str, Any] = {}
+        self.packages = installed_packages() if params.log_installed_packages and params.save_model else {}
         self.criterion = make_loss(params.loss, params.criterion_params)
         self.names = loss_names(self.criterion, params.loss_logging_items_names)
         self.main = BatchWithExtras()
@@ -102,7 +111,7 @@ class Session:
             after.append(GradientClip(norm=float(params.clip_grad_norm)))
         after += [one for one in (self.ema, self.average) if one is not None]
         if params.precise_bn:
-            after.append(PreciseBatchNorm())
+            after.append(PreciseBatchNorm(self._precise_batches()))
         if params.save_model:
             after.append(SaveCheckpoints(self))
         if not params.silent_mode:
@@ -131,6 +140,14 @@ class Session:
         if params.max_train_batches or params.max_valid_batches:
             made.append(SubsetRun(params.max_train_batches, params.max_valid_batches, None))
         return made
+
+    def _precise_batches(self) -> int:
+        """So many batches as make ``precise_bn_batch_size`` samples; all of them if it is not given."""
+        loader, samples = self.loaders["train"], self.params.precise_bn_batch_size
+        size = getattr(loader, "batch_size", None)
+        if samples is None or not size:
+            return length_of(loader) or 100
+        return max(1, int(samples) // (int(size) * World.detect().world_size))
 
     def _ema(self) -> EMA | None:
         if not self.params.ema:
