@@ -58,6 +58,13 @@ def test_a_callback_may_stand_twice_under_names(write):
     assert named.plan.callbacks["late"].arguments["step"] == 9
 
 
+@pytest.mark.parametrize("nothing", ["null", "false"])
+def test_all_callbacks_may_be_taken_out(nothing, write):
+    assert load("digits", [f"callbacks={nothing}"]).plan.callbacks == {}
+    assert load(write(f"defaults: [digits, _self_]\ncallbacks: {nothing}\n")).plan.callbacks == {}
+    assert list(load("digits", ["callbacks=null", "callbacks.ema.decay=0.5"]).plan.callbacks) == ["ema"]
+
+
 def test_a_file_may_take_a_callback_out(write):
     assert "progress" not in load(write("defaults: [digits]\ncallbacks: {progress: false}\n")).plan.callbacks
 
@@ -147,7 +154,7 @@ def test_nothing_is_built_by_loading():
 
 
 def test_what_is_built_is_what_was_said():
-    built = load("digits", ["~callbacks.progress", "callbacks.ema.decay=0.5"]).build()
+    built = load("digits", ["~callbacks.progress", "~callbacks.checkpoint", "callbacks.ema.decay=0.5"]).build()
     kinds = [type(callback) for callback in built.trainer.callbacks]
     assert kinds[-2:] == [EarlyStopping, EMA]
     assert built.fit_arguments == {"epochs": 20}

@@ -70,4 +70,6 @@ def run(words: Sequence[str]) -> int:
         return 1
     except typer.Abort:
         raise KeyboardInterrupt from None
+    if ended == 130:  # what some versions of typer make of Ctrl-C
+        raise KeyboardInterrupt
     return ended if isinstance(ended, int) else 0

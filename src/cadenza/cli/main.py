@@ -38,7 +38,7 @@ def _wants_traceback(words: Sequence[str]) -> bool:
 
 def _ended(error: SystemExit) -> int:
     """The code of a run that saved itself and ended, or of whatever else left so."""
-    said = "interrupted" if error.code == INTERRUPTED else str(error)
+    said = str(error)
     if said and said != str(error.code):
         print(f"cadenza: {said}", file=sys.stderr)
     return error.code if isinstance(error.code, int) else OK if error.code is None else ERROR

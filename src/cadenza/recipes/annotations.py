@@ -250,6 +250,8 @@ def describe(hint: Any) -> str:
         return "a mapping"
     if inspect.isclass(wanted) and issubclass(wanted, os.PathLike):
         return "a path"
+    if wanted is tuple and inner and inner[-1] is not Ellipsis:
+        return f"a list of {len(inner)}"
     if inspect.isclass(wanted) and inner and issubclass(wanted, collections.abc.Iterable):
         return f"a list (each {describe(inner[0])})" if inner[0] is not Any else "a list"
     if inspect.isclass(wanted) and issubclass(wanted, list | tuple | set | frozenset):

@@ -63,9 +63,7 @@ class Normal:
         return value
 
     def named(self, value: Any, kind: str, path: Path) -> Any:
-        """Callbacks or trackers as a mapping of names to arguments; ``false`` stays, and means none."""
-        if value is None:
-            return {}
+        """Callbacks or trackers as a mapping of names to arguments; ``false`` and null stay, and mean none."""
         if isinstance(value, list):
             return self._listed(value, kind, path)
         if not isinstance(value, dict):

@@ -54,7 +54,7 @@ def _registered(name: str, kind: str | None) -> Entry | None:
 
 
 def _all_names() -> list[str]:
-    return [name for names in REGISTRIES.values() for name in names]
+    return [name for names in [*REGISTRIES.values(), PARTS] for name in names]
 
 
 def _loaded(entry: Entry) -> Any:
