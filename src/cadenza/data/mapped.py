@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader
 from cadenza.data.feed import Feed
 from cadenza.data.generators import Draws, capture, generators_in, pack, put_back, unpack
 from cadenza.data.loader import epoch_listeners
-from cadenza.data.order import FRESH, Order, Start
+from cadenza.data.order import Order
 from cadenza.data.shards import portion
+from cadenza.data.walk import FRESH, Start
 from cadenza.data.workers import NOTHING, Begin, Collate, Desk, Items, Place, as_draws
 
 

@@ -21,7 +21,8 @@ from torch.utils.data import (
 )
 
 from cadenza.data.mapped import MapFeed
-from cadenza.data.order import Order, Walk
+from cadenza.data.order import Order
+from cadenza.data.walk import Walk
 
 _SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 _log = logging.getLogger("cadenza.data")
