@@ -62,6 +62,8 @@ def finish(run: Run) -> None:
     if run.mode != "fit":
         run._write_row("epoch")
     fire(run, POINTS["after_run"], run._plan.after_run)
+    if run._ensemble is not None:
+        run._ensemble.settle(run)
     run._write_row("epoch")
     run._ending = True
     if run._asked & SAVE:

@@ -117,7 +117,7 @@ class HangWatch(Callback):
         first = f"{self.name}: the run has stood still for {seconds:.1f} seconds {place(run)}"
         try:
             log.error("%s", first)
-            self._write(f"{first}\n{stacks(run._thread)}")
+            self._write(f"{first}\n{where_others_stand(run)}{stacks(run._thread)}")
         except Exception as error:  # a full disk must not end the watch
             log.warning("%s could not write its report: %r", self.name, error)
         self.reports += 1
@@ -144,6 +144,14 @@ def standing(run: Run) -> tuple[Any, ...]:
     """Everything that changes when a run moves."""
     clock = run.clock
     return run._at, run.stage, run.loader_name, run.epoch, run._pass, run._pass.index, clock.batches, clock.steps
+
+
+def where_others_stand(run: Run) -> str:
+    """A line for each process of those that train together; one that does not answer does not even run Python."""
+    if run._ensemble is None:
+        return ""
+    known = run._ensemble.lifeline.places()
+    return "".join(f"rank {rank}: {known.get(rank, 'does not answer')}\n" for rank in range(run.world_size))
 
 
 def stacks(first: int | None = None) -> str:

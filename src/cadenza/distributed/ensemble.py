@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import logging
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -19,11 +17,9 @@ from cadenza.data import Feed, length_of, unshard
 from cadenza.distributed.agreement import Agreement
 from cadenza.distributed.failure import RankFailed, may_be_news, told
 from cadenza.distributed.lifeline import Lifeline
-from cadenza.distributed.lines import Line, cut
 from cadenza.distributed.ride import Ride
 from cadenza.distributed.shadow import keep_step, nothing, settle_held
 from cadenza.distributed.talk import from_main, gathered, meeting_place, summed
-from cadenza.distributed.world import World
 from cadenza.fields import UNWEIGHTED
 from cadenza.frames import Outside, Pass
 from cadenza.requests import HOLD_STEP, SKIP_BATCH
@@ -42,16 +38,15 @@ _PATIENCE = 5.0
 class Ensemble:
     """Kept from one run to the next, beginning with the first that needs the other processes."""
 
-    def __init__(self, world: World, device: torch.device, *, debug: bool | None = None, lockstep: bool) -> None:
-        self.world, self.device = world, device
+    def __init__(self, lifeline: Lifeline, device: torch.device, *, debug: bool | None, lockstep: bool) -> None:
+        self.lifeline, self.world, self.device = lifeline, lifeline.world, device
         self.debug = bool(os.environ.get("CADENZA_DEBUG")) if debug is None else debug
         self.lockstep = lockstep
         """Whether evaluation has collectives in its forward, so that no process may do more batches than another."""
         self.place = meeting_place(device)
-        self.agreement = Agreement(world.rank, world.world_size, self.place)
+        self.agreement = Agreement(self.world.rank, self.world.world_size, self.place)
         self.model: Any = None
         self.ride: Ride | None = None
-        self.lines: set[Line] = set()
         self.empty = False
         self.evaluated = False
         self.trained: tuple[bool, ...] = ()
@@ -61,8 +56,6 @@ class Ensemble:
         self._run: weakref.ref[Run] | None = None
         self._asked_in_ride = False
         self._later: list[tuple[Any, str, int]] = []
-        self.lifeline = Lifeline(world, self._on_failure, self._where)
-        atexit.register(self._at_exit)
 
     @property
     def run(self) -> Run | None:
@@ -257,6 +250,7 @@ class Ensemble:
         if self.lifeline.failure is not None:
             raise RuntimeError("the processes lost each other when an earlier run failed: start them anew")
         self._run = weakref.ref(run)
+        self.lifeline.on_failure, self.lifeline.where = self._on_failure, self._where
         self._later.clear()
         self.holds, self.synced = None, True
         self._look(run)
@@ -283,7 +277,6 @@ class Ensemble:
 
     def _on_failure(self, failure: dict[str, Any]) -> None:
         """In the thread of the lifeline: frees the run from whatever it waits for."""
-        cut(self.lines)
         run = self._run() if self._run is not None else None
         if run is not None and failure["rank"] != self.world.rank:
             timer = threading.Timer(_PATIENCE, _interrupt, (self._run, run._thread))
@@ -293,15 +286,6 @@ class Ensemble:
     def _where(self) -> str:
         run = self._run() if self._run is not None else None
         return "outside a run" if run is None or not run.is_open else place(run)
-
-    def _at_exit(self) -> None:
-        if getattr(sys, "last_value", None) is None:  # after an uncaught exception the end of this process is news
-            self.lifeline.leave()
-
-    def leave(self) -> None:
-        """This process goes its own way; the others need not wonder."""
-        atexit.unregister(self._at_exit)
-        self.lifeline.leave()
 
 
 def where_it_failed(run: Run, error: BaseException) -> str:

@@ -5,12 +5,14 @@ Nothing is polled and nothing is sent while all goes well. A process that is kil
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import logging
 import secrets
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from typing import Any
 from torch import distributed as dist
 
 from cadenza.distributed.failure import gone
+from cadenza.distributed.lines import Line, cut
 from cadenza.distributed.world import World
 
 log = logging.getLogger("cadenza")
@@ -52,20 +55,22 @@ class Wire:
 
 
 class Lifeline:
-    """This process's end. ``failure`` is the first that happened anywhere; ``on_failure`` is called with it, in the
-    thread of the lifeline; ``where`` answers where this process stands."""
+    """This process's end. ``failure`` is the first that happened anywhere; then ``lines`` are cut, which ends every
+    collective that waits, and ``on_failure`` is called. ``where`` answers where this process stands."""
 
-    def __init__(self, world: World, on_failure: Callable[[dict[str, Any]], None], where: Callable[[], str]) -> None:
-        self.world = world
+    def __init__(self, world: World, lines: set[Line]) -> None:
+        self.world, self.lines = world, lines
         self.failure: dict[str, Any] | None = None
         self.known = threading.Event()
-        self._on_failure, self._where = on_failure, where
+        self.on_failure: Callable[[dict[str, Any]], None] = lambda failure: None
+        self.where: Callable[[], str] = lambda: "outside a run"
         self._over = threading.Event()
         self._places: dict[int, str] = {}
         self._selector = selectors.DefaultSelector()
         self._wires: dict[int, Wire] = {}
         self._token = secrets.token_hex(16)
         self._begin()
+        atexit.register(self._at_exit)
 
     # Meeting --------------------------------------------------------------------------------------------------------
 
@@ -108,13 +113,13 @@ class Lifeline:
         if self.world.is_main:
             self._learn(failure)
         else:
-            for wire in self._wires.values():
+            for wire in list(self._wires.values()):
                 wire.send(failure=failure)
             self.known.wait(patience)
 
     def places(self, patience: float = 2.0) -> dict[int, str]:
         """Where each process stands, as far as they answer in time."""
-        self._places = {self.world.rank: self._where()}
+        self._places = {self.world.rank: self.where()}
         for wire in list(self._wires.values()):
             wire.send(ask=self.world.rank)
         until = time.monotonic() + patience
@@ -124,6 +129,7 @@ class Lifeline:
 
     def leave(self) -> None:
         """Says goodbye, so that the end of this process is no news."""
+        atexit.unregister(self._at_exit)
         if self._over.is_set():
             return
         for wire in list(self._wires.values()):
@@ -132,6 +138,10 @@ class Lifeline:
         for wire in list(self._wires.values()):
             with contextlib.suppress(OSError):
                 wire.end.shutdown(socket.SHUT_WR)
+
+    def _at_exit(self) -> None:
+        if getattr(sys, "last_value", None) is None:  # after an uncaught exception the end of this process is news
+            self.leave()
 
     # In the thread of the lifeline ----------------------------------------------------------------------------------
 
@@ -184,9 +194,9 @@ class Lifeline:
 
     def _answer(self, wire: Wire, asker: int) -> None:
         """Somebody wants to know where all stand: this process answers, and rank 0 asks the others as well."""
-        wire.send(place=self._where(), of=self.world.rank, to=asker)
+        wire.send(place=self.where(), of=self.world.rank, to=asker)
         if self.world.is_main:
-            for rank, other in self._wires.items():
+            for rank, other in list(self._wires.items()):
                 if rank != asker:
                     other.send(ask=asker)
 
@@ -204,7 +214,8 @@ class Lifeline:
                 for wire in list(self._wires.values()):
                     wire.send(failure=failure)
             self.known.set()
-            self._on_failure(failure)
+            cut(self.lines)
+            self.on_failure(failure)
         elif self.world.is_main:
             for wire in list(self._wires.values()):
                 wire.send(failure=self.failure)

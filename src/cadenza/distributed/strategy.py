@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cadenza.distributed.ensemble import Ensemble
 from cadenza.distributed.guard import guarded
-from cadenza.distributed.lines import open_lines
+from cadenza.distributed.meeting import meet
 from cadenza.distributed.world import World
 
 if TYPE_CHECKING:
@@ -76,11 +76,8 @@ class Together(Strategy):
         if training.world.alone:
             return None
         if training.ensemble is None:
-            before = open_lines()
-            training.world.join(run.device, self.timeout)
-            ensemble = Ensemble(training.world, run.device, debug=self.debug, lockstep=self.lockstep)
-            ensemble.lines = {line for line in open_lines() - before if line[2][1] != training.world.port}  # type: ignore[index]
-            training.ensemble = ensemble
+            lifeline = meet(training.world, run.device, self.timeout)
+            training.ensemble = Ensemble(lifeline, run.device, debug=self.debug, lockstep=self.lockstep)
         training.ensemble.follow(run)
         self.spread(run, training.ensemble)
         return training.ensemble

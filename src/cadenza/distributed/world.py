@@ -55,7 +55,8 @@ class World:
         if environment is None and _has_met():
             rank, size = dist.get_rank(), dist.get_world_size()
             local, here = int(given.get("LOCAL_RANK", rank)), int(given.get("LOCAL_WORLD_SIZE", size))
-            return cls(rank, local, size, here, "torch.distributed", given.get("MASTER_ADDR"))
+            port = int(given["MASTER_PORT"]) if "MASTER_PORT" in given else None
+            return cls(rank, local, size, here, "torch.distributed", given.get("MASTER_ADDR"), port)
         return _from_torchrun(given) or _from_slurm(given) or cls()
 
     def join(self, device: torch.device | None = None, timeout: float = 1800.0) -> None:

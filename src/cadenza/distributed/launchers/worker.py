@@ -33,17 +33,14 @@ def main(path: str) -> int:
 def _call(work: bytes) -> bytes:
     import cloudpickle
 
+    from cadenza.distributed.meeting import part
     from cadenza.distributed.world import World
 
     fn, args = pickle.loads(work)
     World.detect().join()
-    try:
-        return bytes(cloudpickle.dumps(fn(*args)))
-    finally:
-        from torch import distributed
-
-        if distributed.is_initialized() and sys.exc_info()[0] is None:
-            distributed.destroy_process_group()
+    result = bytes(cloudpickle.dumps(fn(*args)))
+    part()
+    return result
 
 
 def _told(error: BaseException) -> dict[str, Any]:

@@ -1,0 +1,50 @@
+"""How the processes meet: once, whoever brought them together and however many trainers there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from cadenza.distributed.lifeline import Lifeline
+from cadenza.distributed.lines import Line, open_lines
+from cadenza.distributed.talk import gathered
+from cadenza.distributed.world import World
+
+_MANY = 64
+_last: list[tuple[Any, Lifeline]] = []
+"""The process group that was there last, and the lifeline of this process in it."""
+
+
+def meet(world: World, device: torch.device, timeout: float) -> Lifeline:
+    """Joins the others if that has not been done, and returns the lifeline that this process has with them."""
+    world.join(device, timeout)
+    group = dist.group.WORLD
+    if _last and _last[0][0] is group:
+        return _last[0][1]
+    lifeline = Lifeline(world, lines_between_ranks(world))
+    _last[:] = [(group, lifeline)]
+    return lifeline
+
+
+def part() -> None:
+    """This process goes its own way, and the others need not wonder."""
+    while _last:
+        _last.pop()[1].leave()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def lines_between_ranks(world: World) -> set[Line]:
+    """The connections of this process whose other end is another rank: gloo's. Those to the store stay out of it."""
+    mine = {line for line in open_lines() if world.port not in (_end(line[1])[1], _end(line[2])[1])}
+    if world.world_size > _MANY:
+        return mine
+    everyone = gathered([(_end(own), _end(other)) for _, own, other in mine])
+    theirs = {(other, own) for rank, ends in enumerate(everyone) if rank != world.rank for own, other in ends}
+    return {line for line in mine if (_end(line[1]), _end(line[2])) in theirs}
+
+
+def _end(address: Any) -> tuple[str, int]:
+    return str(address[0]).removeprefix("::ffff:"), int(address[1])

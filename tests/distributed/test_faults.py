@@ -1,0 +1,77 @@
+"""An exception in one process, at every point: the others end at once, with what that one raised."""
+
+from __future__ import annotations
+
+import tempfile
+
+import pytest
+
+from cadenza import Callback, launch
+from cadenza.points import POINTS, Kind
+
+from .crew import fitted, play, trainer_with
+
+NEVER = {"before_save", "after_save", "after_load", "after_error", "after_best"}
+PLAYED = [
+    name
+    for name, point in POINTS.items()
+    if point.kind is not Kind.BEHAVIOUR and name not in NEVER and "test" not in name and "pred" not in name
+]
+
+
+class Fault(Callback):
+    """Raises at one point on one rank, in the second epoch if that point is in one."""
+
+    def __init__(self, point, rank):
+        self.point, self.rank = point, rank
+
+    def plays(self):
+        return {self.point: self.fail}
+
+    def fail(self, run):
+        first = POINTS[self.point].span in ("", "run") and self.point != "after_log"
+        if run.rank == self.rank and (first or run.epoch == 1):
+            raise ValueError("a fault")
+
+
+def fault(point, rank):
+    return fitted([Fault(point, rank)])
+
+
+def fault_in_the_loop(rank):
+    """Own code of one rank fails between two verbs."""
+    trainer = trainer_with([])
+    try:
+        with trainer.run(epochs=2) as run:
+            for _ in run.epochs():
+                for _ in run.train(__import__("cadenza.testing").testing.tiny_loader()):
+                    run.train_step()
+                    if run.rank == rank and run.epoch == 1:
+                        raise ValueError("a fault")
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+@pytest.fixture(scope="module")
+def answers():
+    scenarios = [(fault, (point, place % 2)) for place, point in enumerate(PLAYED)]
+    with tempfile.TemporaryDirectory() as folder:
+        return launch(play, folder, [*scenarios, (fault_in_the_loop, (1,))], results="all", timeout=100)
+
+
+@pytest.mark.parametrize("place", range(len(PLAYED)), ids=PLAYED)
+def test_all_end_with_the_first_error(answers, place):
+    point, failing = PLAYED[place], place % 2
+    own, other = answers[failing][place], answers[1 - failing][place]
+    assert own["error"] == "ValueError: a fault"
+    assert other["error"].startswith(f"RankFailed: rank {failing} failed in Fault at {point}")
+    assert other["error"].endswith("ValueError: a fault")
+    assert "in fail" in other["notes"][0]  # the traceback of the rank that failed
+    assert "raise ValueError" in other["notes"][0]
+    assert max(own["seconds"], other["seconds"]) < 30
+
+
+def test_a_fault_in_a_loop_of_ones_own_is_told_too(answers):
+    assert answers[1][-1] == "ValueError: a fault"
+    assert answers[0][-1].startswith("RankFailed: rank 1 failed in ")
