@@ -109,6 +109,8 @@ def fail(run: Run, error: BaseException) -> BaseException:
 def close(run: Run, error: BaseException | None) -> None:
     """Closes every callback, whatever the others do; the first error of an orderly end is raised."""
     run._ended = True
+    if run._ensemble is not None:
+        run._ensemble.end()
     if run.mode == "fit":
         run.clock.pause()
     first: BaseException | None = None

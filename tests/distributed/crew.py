@@ -39,7 +39,8 @@ def fitted(callbacks, train=None, val=None, epochs=3, **options):
         found["notes"] = list(getattr(error, "__notes__", ()))
     found["seconds"] = time.monotonic() - began
     found["clock"] = [trainer.clock.batches, trainer.clock.steps, trainer.clock.epochs]
-    found["weights"] = torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+    parts = (getattr(parameter, "to_local", lambda p=parameter: p)() for parameter in trainer.model.parameters())
+    found["weights"] = torch.cat([part.detach().flatten() for part in parts])
     found["reason"] = trainer.store.get("reason")
     found["history"] = trainer.history.epochs
     return found

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,11 +17,11 @@ from cadenza.distributed.failure import RankFailed, may_be_news, told
 from cadenza.distributed.lifeline import Lifeline
 from cadenza.distributed.ride import Ride
 from cadenza.distributed.shadow import keep_step, nothing, settle_held
+from cadenza.distributed.standing import Standing, where_it_failed
 from cadenza.distributed.talk import from_main, gathered, meeting_place, summed
 from cadenza.fields import UNWEIGHTED
 from cadenza.frames import Outside, Pass
 from cadenza.requests import HOLD_STEP, SKIP_BATCH
-from cadenza.spans import place, whereabouts
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("cadenza")
 _EVERY = 8
 """Where nothing rides along with a reduction, the processes look every so many iterations whether somebody asks."""
-_PATIENCE = 5.0
-"""Seconds after which a process that is still busy when another failed is interrupted."""
 
 
 class Ensemble:
@@ -250,7 +246,8 @@ class Ensemble:
         if self.lifeline.failure is not None:
             raise RuntimeError("the processes lost each other when an earlier run failed: start them anew")
         self._run = weakref.ref(run)
-        self.lifeline.on_failure, self.lifeline.where = self._on_failure, self._where
+        self._standing = Standing(run, self.world.rank)
+        self.lifeline.on_failure, self.lifeline.where = self._standing.interrupt, self._standing.where
         self._later.clear()
         self.holds, self.synced = None, True
         self._look(run)
@@ -275,28 +272,6 @@ class Ensemble:
             return RankFailed(lifeline.failure)
         return error
 
-    def _on_failure(self, failure: dict[str, Any]) -> None:
-        """In the thread of the lifeline: frees the run from whatever it waits for."""
-        run = self._run() if self._run is not None else None
-        if run is not None and failure["rank"] != self.world.rank:
-            timer = threading.Timer(_PATIENCE, _interrupt, (self._run, run._thread))
-            timer.daemon = True
-            timer.start()
-
-    def _where(self) -> str:
-        run = self._run() if self._run is not None else None
-        return "outside a run" if run is None or not run.is_open else place(run)
-
-
-def where_it_failed(run: Run, error: BaseException) -> str:
-    """The place in the note that the run put on ``error``, or where the run stands."""
-    for said in getattr(error, "__notes__", ()):
-        if said.startswith("cadenza: raised "):
-            return str(said.removeprefix("cadenza: raised ").removeprefix("in "))
-    return f"the loop after {run._at.name}{whereabouts(run)}" if run._at else "the run"
-
-
-def _interrupt(known: weakref.ref[Run], thread: int) -> None:
-    run = known()
-    if run is not None and run.is_open:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(RankFailed))
+    def end(self) -> None:
+        """The run is over: nothing can interrupt it any more."""
+        self._standing.over.set()

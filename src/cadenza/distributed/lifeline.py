@@ -130,6 +130,7 @@ class Lifeline:
     def leave(self) -> None:
         """Says goodbye, so that the end of this process is no news."""
         atexit.unregister(self._at_exit)
+        self.on_failure, self.where = lambda failure: None, lambda: "outside a run"
         if self._over.is_set():
             return
         for wire in list(self._wires.values()):
