@@ -564,6 +564,7 @@ def test_a_full_disk_in_the_middle_loses_nothing_but_the_lines_being_written(tmp
 
 
 @LINUX
+@pytest.mark.long
 def test_a_full_disk_at_the_beginning_leaves_no_half_made_folder(tmp_path: Path) -> None:
     done = run_script(LIMITED, str(tmp_path / "runs"), "0", str(Path(__file__).parents[2]))
     assert "FolderError" in done.stderr
@@ -589,6 +590,7 @@ def test_a_run_is_found_by_folder_id_and_name(tmp_path: Path) -> None:
 # As a callback ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_it_behaves_as_a_callback_should_with_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_callback(lambda: Experiment("a", "b"), lambda callbacks: _trainer(callbacks))

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cadenza import Callback, Watch
-from cadenza.callbacks import CostLedger, HistoryPlot, LRMonitor, Throughput
+from cadenza.callbacks import CostLedger, HistoryPlot, LRMonitor, Metrics, Throughput, accuracy
 from cadenza.experiment import Experiment, FolderError, Report, write_report
 from cadenza.experiment.report.pictures import ROOM
 from cadenza.testing import tiny_loader
@@ -69,7 +69,16 @@ def test_everything_is_in_it(tmp_path: Path) -> None:
 
     with open(tmp_path / "table", "w") as stream:
         ledger = CostLedger(every=2, budget=None, stream=stream)
-        callbacks = [EveryIteration(), Watch("val/loss"), LRMonitor(), Throughput(), Show(), HistoryPlot(every="end")]
+        metrics = Metrics({"accuracy": accuracy}, stages={"train", "val"})
+        callbacks = [
+            EveryIteration(),
+            metrics,
+            Watch("val/loss"),
+            LRMonitor(),
+            Throughput(),
+            Show(),
+            HistoryPlot(every="end"),
+        ]
         experiment = fitted(tmp_path, *callbacks, ledger, recipe={"lr": 0.1, "api_key": "hunter2"}, seed=3)
     page = Page(experiment.folder / "report.html")
     assert page.ids() == {
@@ -78,6 +87,7 @@ def test_everything_is_in_it(tmp_path: Path) -> None:
     assert re.search(r"val/loss 0\.\d+ in epoch 2, after 2 epochs, 6 steps, ", page.text)
     for wanted in ("val/loss is", "LRMonitor", "before_run", "on_iter_backward", "all is well", "torch", "fit began"):
         assert wanted in page.text
+    assert "<i>Metrics (train, val)</i>" in page.source
     assert "hunter2" not in page.source
     panels = {panel["title"]: panel for panel in page.data["panels"]}
     assert [curve["name"] for curve in panels["loss"]["curves"]] == ["train/loss (batches)", "train/loss", "val/loss"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ from cadenza.experiment.report.markup import text
 from cadenza.points import EVENTS, MODES, POINTS, SPAN, STAGES, Kind
 
 _SHARED = ("fetch", "iter")
+_BETWEEN = re.compile(r", (?![^()]*\))")
+"""Between two names, and not between the stages of one: ``Metrics (train, val), EMA``."""
 
 
 def score_picture(score: Mapping[str, Any] | None, experiment: str = "", mode: str = "fit") -> str:
@@ -17,7 +20,7 @@ def score_picture(score: Mapping[str, Any] | None, experiment: str = "", mode: s
     if not score or not score.get("rows"):
         return ""
     players = {
-        str(point): ", ".join("Experiment" if name == experiment else name for name in str(who).split(", "))
+        str(point): ["Experiment" if name == experiment else name for name in _BETWEEN.split(str(who))]
         for point, who in score["rows"]
         if who
     }
@@ -26,7 +29,7 @@ def score_picture(score: Mapping[str, Any] | None, experiment: str = "", mode: s
     return f'<div class="score">{_span("run", players, None, MODES.get(mode, ()))}{heard}</div>'
 
 
-def _span(name: str, players: Mapping[str, str], stage: str | None, stages: tuple[str, ...]) -> str:
+def _span(name: str, players: Mapping[str, list[str]], stage: str | None, stages: tuple[str, ...]) -> str:
     """A box for a span, if anybody plays in it; what all stages share is shown in the first of ``stages``."""
     span = SPAN[name]
     own = next((one for one in STAGES if name == f"{one}_epoch"), stage)
@@ -59,8 +62,8 @@ def _mine(behaviour: str, stage: str | None) -> bool:
     return named == stage
 
 
-def _point(point: str, players: Mapping[str, str], *, behaves: bool = False) -> str:
+def _point(point: str, players: Mapping[str, list[str]], *, behaves: bool = False) -> str:
     if point not in players:
         return ""
-    chips = "".join(f"<i>{text(who)}</i>" for who in players[point].split(", "))
+    chips = "".join(f"<i>{text(who)}</i>" for who in players[point])
     return f'<div class="point{" behaves" if behaves else ""}"><code>{text(point)}</code>{chips}</div>'
