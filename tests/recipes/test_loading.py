@@ -179,6 +179,6 @@ def test_two_optimizers_take_the_parts_they_are_given():
 
 def test_a_scheduler_of_torch():
     overrides = ["~callbacks.one_cycle_schedule", "scheduler={_target_:step_lr,step_size:1,gamma:0.5}", "fit.epochs=2"]
-    built = load("digits", [*overrides, "~callbacks.progress"]).build()
+    built = load("digits", [*overrides, "~callbacks.progress", "~callbacks.checkpoint"]).build()
     built.fit()
     assert built.trainer._training.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.003 / 4)
