@@ -55,6 +55,7 @@ class Foreign:
         known = next((one for one in others if isinstance(one, Section) and one.dialect is kind.dialect), None)
         section = known or kind.section_class()
         adapter = kind.adapter_for(self)(self, section)
+        adapter.name = free_name(adapter.name, [one.name for one in others])
         return [adapter] if known else [section, adapter]
 
     @classmethod
@@ -169,6 +170,19 @@ class Adapter(Callback):
         load = getattr(self.foreign, "load_state_dict", None)
         if callable(load):
             load(state)
+
+
+def free_name(name: str, taken: Sequence[str]) -> str:
+    """``name``, with a number if it is taken: two callbacks of one class keep their states apart.
+
+    >>> free_name("Stop", ["Stop", "Stop 2"])
+    'Stop 3'
+    """
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name} {number}"
+    return free
 
 
 def overridden(foreign: Foreign, name: str) -> bool:

@@ -38,6 +38,12 @@ class LoopSection(Section):
         if run.mode == "fit":
             self.facade.begin_training(self)
 
+    def state_dict(self) -> dict[str, Any]:
+        return self.facade.kept()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.facade.take_back(state)
+
 
 class CallbackAdapter(Adapter):
     """Plays one callback. It is always registered, so that it knows its loop."""

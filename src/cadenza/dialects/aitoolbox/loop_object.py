@@ -55,6 +55,7 @@ class LoopObject(Evaluations, dialect=DIALECT):
     test_result_package: Any = None
     _section: Section
     _early_stop = False
+    _resumed = False
 
     def __init__(self) -> None:
         self.experiment_timestamp = datetime.now().strftime(TIMESTAMP)
@@ -73,7 +74,25 @@ class LoopObject(Evaluations, dialect=DIALECT):
 
     def begin_epoch(self, run: Run) -> None:
         self.message_service.end_of_epoch_trigger()
-        self.loss_batch_accum = []
+        if not self._resumed:  # an epoch that is resumed in its middle goes on with its losses
+            self.loss_batch_accum = []
+        self._resumed = False
+
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the history, and within an epoch its losses so far."""
+        run = vars(self).get("run")
+        inside = run is not None and run.is_open and run.clock.epochs <= run.epoch and bool(self.loss_batch_accum)
+        return {
+            "history": {name: list(values) for name, values in self.train_history.items()},
+            "losses": torch.stack(self.loss_batch_accum) if inside else None,
+            "early_stop": self._early_stop,
+        }
+
+    def take_back(self, state: dict[str, Any]) -> None:
+        self.train_history.train_history = {name: list(values) for name, values in state["history"].items()}
+        self._early_stop = bool(state["early_stop"])
+        self._resumed = state["losses"] is not None
+        self.loss_batch_accum = list(state["losses"].unbind()) if self._resumed else []
 
     def begin_batch(self, run: Run) -> None:
         self.iteration = run.batch_idx

@@ -44,6 +44,12 @@ class ContextSection(Section):
         super().join(run)
         self.upkeep.begin(run)
 
+    def state_dict(self) -> dict[str, Any]:
+        return self.upkeep.kept()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.upkeep.take_back(state)
+
 
 class CallbackAdapter(Adapter):
     """Plays one callback with the context of its section."""

@@ -49,3 +49,10 @@ class AverageMeter:
             return 0
         numbers = (self._sum / self._count).tolist()
         return numbers[0] if len(numbers) == 1 else tuple(numbers)
+
+    def state_dict(self) -> dict[str, Any]:
+        self._fold()
+        return {"sum": self._sum, "count": self._count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._waiting, self._sum, self._count = [], state["sum"], int(state["count"])

@@ -19,6 +19,8 @@ class Upkeep:
 
     def __init__(self, context: PhaseContext, source: Source) -> None:
         self.context, self.source = context, source
+        self.meter = AverageMeter()
+        self.resumed: dict[str, Any] | None = None
 
     def points(self, inside: bool) -> dict[str, Callable[[Run], Any]]:
         """What is done at which point; inside a training step only if a callback looks there."""
@@ -53,6 +55,15 @@ class Upkeep:
         )
         self.training_starts(run)
 
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint keeps: whether a stop was asked for, and within a training pass its losses so far."""
+        run = vars(self.context).get("run")
+        inside = run is not None and run.is_open and run.stage == "train"
+        return {"stop": self.context._stop, "losses": self.meter.state_dict() if inside else None}
+
+    def take_back(self, state: dict[str, Any]) -> None:
+        self.context._stop, self.resumed = bool(state["stop"]), state["losses"]
+
     def training_starts(self, run: Run) -> None:
         self.context.put(
             net=run.module,
@@ -72,6 +83,9 @@ class Upkeep:
     def pass_starts(self, run: Run) -> None:
         """A pass over a loader: its losses are averaged anew."""
         self.meter = AverageMeter()
+        if run.stage == "train" and self.resumed is not None:
+            self.meter.load_state_dict(self.resumed)
+            self.resumed = None
         self.compute = PassMetrics(self, run)
         if run.stage == "test":
             self.context.put(test_loader=run.loader)
