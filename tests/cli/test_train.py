@@ -83,6 +83,23 @@ def test_a_dry_run_builds_and_writes_nothing(here, capsys):
     assert list(here.iterdir()) == []
 
 
+def test_trackers_and_the_report_take_part(here):
+    words = ["trackers=[CSV,TensorBoard]", "callbacks.report=", "callbacks.throughput=true"]
+    assert main(["train", "digits", *QUICK, *words]) == 0
+    assert list(newest().glob("*.csv"))
+    assert list((newest() / "tensorboard").rglob("events*"))
+    assert (newest() / "report.html").is_file()
+
+
+@pytest.mark.long
+def test_two_processes_make_one_run_and_speak_once(here):
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "cadenza.cli.main"]
+    done = subprocess.run([*words, "train", "digits", *QUICK], capture_output=True, text=True, cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("stated: at least") == 1
+    assert len(run_folders("runs")) == 1
+
+
 def test_without_an_experiment_there_is_no_folder(here):
     assert main(["train", "digits", *QUICK, "experiment=false", "~callbacks.checkpoint"]) == 0
     assert list(here.iterdir()) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.cli.errors import UsageError
+from cadenza.distributed.world import World
 from cadenza.experiment import Experiment
 from cadenza.experiment.records import find_run, run_folders
 from cadenza.experiment.status import read_status
@@ -41,13 +42,15 @@ class Job:
         return "\n".join(lines) + built.trainer.explain()
 
     def train(self, *, resume: bool) -> str:
-        """Trains, and says how good it got and where everything is."""
+        """Trains; then the main process says how good it got and where everything is."""
         experiment = self._continued() if resume else self._experiment()
         if resume and experiment is None:
             raise UsageError("--resume needs an experiment, which this recipe switched off")
         built = self.recipe.build(experiment=experiment)
         history = built.fit(resume="auto") if resume else built.fit()
-        lines = []
+        lines: list[str] = []
+        if not World.detect().is_main:
+            return ""
         if self.recipe.reaches is not None:
             name, value, mode = self.recipe.reaches
             stated = f"(stated: at {'least' if mode == 'max' else 'most'} {value:g})"

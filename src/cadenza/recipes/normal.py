@@ -74,9 +74,9 @@ class Normal:
             if label in found:
                 raise RecipeError(f"{self._at((*path, name))}: the {kind} {label!r} stands here twice")
             self._move((*path, name), (*path, label))
-            if isinstance(arguments, str) and "${" not in arguments:
+            if isinstance(arguments, str) and arguments and "${" not in arguments:
                 arguments = {TARGET: arguments}
-            found[label] = {} if arguments is None or arguments is True else arguments
+            found[label] = {} if arguments is None or arguments is True or arguments == "" else arguments
             if isinstance(found[label], dict):
                 target = found[label].get(TARGET, label)
                 found[label] = self._inner(found[label], kind, (*path, label), target)

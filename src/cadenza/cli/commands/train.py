@@ -28,5 +28,5 @@ def train(
         typer.echo(job.recipe.text, nl=False)
     elif dry_run:
         typer.echo(job.rehearse())
-    else:
-        typer.echo(job.train(resume=resume))
+    elif said := job.train(resume=resume):
+        typer.echo(said)
