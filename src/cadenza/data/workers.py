@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,6 +69,7 @@ class Desk:
     last: Draws | None = None
 
     def begin(self, worker: int) -> None:
+        outlive_warnings()
         info = get_worker_info()
         # the user's functions look for their own data set there, to give each worker its part of it
         object.__setattr__(info, "dataset", self.dataset)
@@ -85,6 +88,19 @@ class Desk:
             return Parcel(batch, info.id)
         self.last = draws
         return Parcel(batch, info.id, in_bytes(draws))
+
+
+def outlive_warnings() -> None:
+    """A signal to the whole process group warns the main process, which saves and then ends its workers itself. So they
+    pass over the first; a second SIGTERM, as by an interpreter that ends without them, ends them."""
+
+    def first(number: int, frame: Any) -> None:
+        signal.signal(number, lambda *_: os._exit(0))
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, first)
+    if hasattr(signal, "SIGUSR1"):
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def in_bytes(draws: Draws) -> tuple[Any, ...]:
