@@ -15,7 +15,7 @@ from cadenza.data.loader import epoch_listeners
 from cadenza.data.order import Order
 from cadenza.data.shards import portion
 from cadenza.data.walk import FRESH, Start
-from cadenza.data.workers import NOTHING, Begin, Collate, Desk, Items, Place, as_draws
+from cadenza.data.workers import NOTHING, Begin, Collate, Desk, Items, Place, as_draws, let_go
 
 
 class Tasks:
@@ -143,6 +143,7 @@ class MapFeed(Feed):
 
     def close(self) -> None:
         self.underway = False  # nobody asks for the states of the workers any more
+        let_go(self.iterator if self.iterator is not None else getattr(self.live, "_iterator", None))
         self.end()
         self._close_workers()
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from cadenza.data.generators import Draws, capture, generators_in, pack, put_back, same, unpack
 from cadenza.data.replayed import RoundsFeed
 from cadenza.data.streams import CollateStream, Samples, Short
-from cadenza.data.workers import NOTHING, Begin, Desk, Place, as_draws
+from cadenza.data.workers import NOTHING, Begin, Desk, Place, as_draws, let_go
 
 
 class Turns:
@@ -167,6 +167,7 @@ class StreamFeed(RoundsFeed):
 
     def close(self) -> None:
         self.underway = False  # nobody asks for the states of the workers any more
+        let_go(self.iterator if self.iterator is not None else getattr(self.live, "_iterator", None))
         self.end()
         self.live = None
 

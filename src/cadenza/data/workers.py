@@ -103,6 +103,14 @@ def outlive_warnings() -> None:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
+def let_go(iterator: Any) -> None:
+    """Ends the workers of a DataLoader's iterator now. Left to the garbage collector, they would live as long as the
+    traceback of an error, and an interpreter that ends waits for them."""
+    end = getattr(iterator, "_shutdown_workers", None)
+    if end is not None:
+        end()
+
+
 def in_bytes(draws: Draws) -> tuple[Any, ...]:
     """For the way to the main process: a tensor would take shared memory for every batch."""
     words = draws.torch.numpy().tobytes() if "numpy" in sys.modules else bytes(draws.torch.tolist())
