@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import cadenza
-from cadenza.dialects import aitoolbox, install, uninstall
+from cadenza.dialects import aitoolbox, install, installed, uninstall
 from cadenza.dialects.aitoolbox import (
     AbstractCallback,
     AbstractResultPackage,
@@ -308,6 +308,14 @@ def test_what_is_not_carried_is_refused_by_name(path: str, name: str) -> None:
             exec("from aitoolbox.torchtrain.callbacks.basic import EarlyStoping")
     finally:
         uninstall("aitoolbox")
+
+
+def test_modules_that_are_not_carried_are_refused_by_name() -> None:
+    with (
+        installed("aitoolbox"),
+        pytest.raises(ImportError, match=r"callbacks.wandb is not carried: use the W&B tracker"),
+    ):
+        exec("from aitoolbox.torchtrain.callbacks.wandb import WandBTracking")
 
 
 def test_all_names_are_offered_by_the_package() -> None:

@@ -121,7 +121,7 @@ class Saved(Callback):
             context.update_context(stop_training=True)
 
 
-def train_supergradients(root: str) -> tuple[list[int], list[tuple[int, bool]], torch.Tensor]:
+def train_supergradients(root: str) -> tuple[list[int], list[tuple[int, bool]], torch.Tensor, str | None]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     saved, model = Saved(), nn.Linear(4, 3)
@@ -135,8 +135,9 @@ def train_supergradients(root: str) -> tuple[list[int], list[tuple[int, bool]], 
         "silent_mode": True,
         "phase_callbacks": [saved],
     }
-    Trainer("mine", root).train(model, params, points(), points())
-    return saved.safe, saved.everywhere, model.weight.detach()
+    trainer = Trainer("mine", root)
+    trainer.train(model, params, points(), points())
+    return saved.safe, saved.everywhere, model.weight.detach(), trainer.checkpoints_dir_path
 
 
 def test_supergradients_among_processes(found: list[tuple[Any, Any]], root: Path) -> None:
@@ -147,3 +148,5 @@ def test_supergradients_among_processes(found: list[tuple[Any, Any]], root: Path
     assert second[1] == [(0, True), (1, True)]
     assert torch.equal(first[2], second[2])
     assert len(list(root.rglob("ckpt_latest.pth"))) == 1
+    assert len(list(root.glob("mine/RUN_*"))) == 1
+    assert first[3] == second[3] == str(next(root.glob("mine/RUN_*")))

@@ -426,6 +426,11 @@ def test_what_is_not_carried_is_refused_by_name(path: str, name: str) -> None:
         exec(f"from {path} import {name}")
 
 
+def test_modules_that_are_not_carried_are_refused_by_name() -> None:
+    with installed("supergradients"), pytest.raises(ImportError, match="is not carried: models of the zoo"):
+        exec("from super_gradients.training.losses import YoloXDetectionLoss")
+
+
 def test_multi_process_safe_runs_on_the_first_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[int] = []
     save = multi_process_safe(called.append)

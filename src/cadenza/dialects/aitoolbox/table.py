@@ -132,6 +132,9 @@ REFUSED = {
     "DistributedSamplerSetEpoch": "the trainer tells each sampler its epoch",
     "HFEvaluateResultPackage": "compute it in an AbstractResultPackage of your own",
     "NLPResultPackage": "task metrics are not carried; compute them in an AbstractResultPackage of your own",
+    "aitoolbox.torchtrain.callbacks.wandb": "use the W&B tracker of cadenza's experiment",
+    "aitoolbox.torchtrain.callbacks.ddp": "the trainer tells each sampler its epoch; loaders are built by the script",
+    "aitoolbox.cloud": _UPLOAD,
     "S3ModelSaver": _UPLOAD,
     "GoogleStorageModelSaver": _UPLOAD,
 }

@@ -34,7 +34,7 @@ from cadenza.dialects.supergradients.callbacks import (
     TrainingStageSwitchCallbackBase,
     YoloXTrainingStageSwitchCallback,
 )
-from cadenza.dialects.supergradients.environment import init_trainer, multi_process_safe, setup_device
+from cadenza.dialects.supergradients.environment import MultiGPUMode, init_trainer, multi_process_safe, setup_device
 from cadenza.dialects.supergradients.loggers import BaseSGLogger
 from cadenza.dialects.supergradients.metrics import Accuracy, Top5
 from cadenza.dialects.supergradients.parameters import TrainingParams
@@ -88,6 +88,7 @@ __all__ = [
     "LinearBatchLRWarmup",
     "LinearEpochLRWarmup",
     "ModelConversionCheckCallback",
+    "MultiGPUMode",
     "MultiscalePrePredictionCallback",
     "Phase",
     "PhaseCallback",

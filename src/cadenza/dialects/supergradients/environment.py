@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from enum import Enum, unique
 from typing import Any
 
 import torch
 from torch import Tensor
 
 __all__ = [
+    "MultiGPUMode",
     "broadcast_from_master",
     "execute_and_distribute_from_master",
     "init_trainer",
@@ -22,6 +24,17 @@ __all__ = [
     "setup_device",
     "wait_for_the_master",
 ]
+
+
+@unique
+class MultiGPUMode(Enum):
+    """How several devices are used. Only ``DATA_PARALLEL`` is not carried."""
+
+    OFF = "Off"
+    DATA_PARALLEL = "DP"
+    DISTRIBUTED_DATA_PARALLEL = "DDP"
+    AUTO = "AUTO"
+
 
 _chosen: dict[str, Any] = {"device": "auto", "strategy": "auto"}
 

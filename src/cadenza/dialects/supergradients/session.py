@@ -30,7 +30,7 @@ from cadenza.dialects.supergradients.checkpoints import (
     restore,
     training_state,
 )
-from cadenza.dialects.supergradients.environment import chosen, is_distributed
+from cadenza.dialects.supergradients.environment import broadcast_from_master, chosen, is_distributed
 from cadenza.dialects.supergradients.loggers import BaseSGLogger
 from cadenza.dialects.supergradients.losses import BatchWithExtras, loss_names, make_loss
 from cadenza.dialects.supergradients.metrics import metrics_by_name
@@ -61,6 +61,7 @@ class Session:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         self.name, self.folder, self.params, self.loaders = name, folder, params, loaders
         self.results: dict[str, Any] = {}
+        self.settled = False
         self.packages = installed_packages() if params.log_installed_packages and params.save_model else {}
         self.criterion = make_loss(params.loss, params.criterion_params)
         self.names = loss_names(self.criterion, params.loss_logging_items_names)
@@ -177,9 +178,19 @@ class Session:
 
     # Playing it -----------------------------------------------------------------------------------------------------
 
+    def settle_folder(self, run: Run) -> None:
+        """All processes write where the first one does; only now, in a run, they can tell each other."""
+        if not self.settled:
+            self.settled = True
+            if run.world_size > 1:
+                self.folder = Path(broadcast_from_master(str(self.folder)))
+                if isinstance(self.logger, BaseSGLogger):
+                    self.logger.folder, self.logger.on = self.folder, run.is_main
+            if run.is_main:
+                self.folder.mkdir(parents=True, exist_ok=True)
+
     def play(self, resume: Path | None) -> dict[str, Any]:
         """Trains, and returns the last metrics of each stage."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         done = 0 if resume is None else restore(self, resume)
         left = int(self.params.max_epochs) - done
         if left > 0:
@@ -220,7 +231,8 @@ class Session:
             own = {name: value.detach().clone() for name, value in run.module.state_dict().items()}
             context.put(epoch=run.num_epochs)
             self.average.copy_to(run.module)
-            save_state(self.folder / "average_model.pth", {"net": run.module.state_dict()})
+            if run.is_main:
+                save_state(self.folder / "average_model.pth", {"net": run.module.state_dict()})
             for _ in run.validate(self.loaders["valid"], "average"):
                 run.eval_step()
             run.module.load_state_dict(own)
@@ -250,6 +262,7 @@ class SessionSource(Source):
 
     def fields(self, run: Run) -> dict[str, Any]:
         session = self.session
+        session.settle_folder(run)
         return {
             "experiment_name": session.name,
             "ckpt_dir": str(session.folder),
