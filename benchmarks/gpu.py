@@ -139,6 +139,7 @@ def measure_case(case: Case, rounds: int, execution: Any) -> dict[str, Any]:
             memory(lambda: with_cadenza(case, data, 2, execution, told)),
         ],
         "told": list(told),
+        "rounds": rounds,
     }
     for name, peer in peers().items():
         result[name] = peer(case, parts, data) / case.steps * 1e6
@@ -174,11 +175,15 @@ def main() -> None:
         )
         print("  ".join(row), flush=True)
         rows.append(row)
+        save(options.out / f"{options.name}.json", results)  # after each, in case the time on the device is short
     head = ("case", "by hand us", "Cadenza us", "factor", "95 % interval", "aim", "MB by hand / Cadenza", "told")
     print(table(head, rows))
+
+
+def save(path: Path, results: dict[str, Any]) -> None:
+    """Writes what this run has measured so far. Cases of other runs are not mixed in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     where = {**surroundings(), "processor": torch.cuda.get_device_name()}
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"{options.name}.json"
     path.write_text(json.dumps({**where, "cases": results}, indent=2) + "\n")
 
 

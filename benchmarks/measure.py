@@ -68,8 +68,19 @@ def surroundings() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "versions": {name: version for name in packages if (version := _version(name))},
-        "command": "python " + " ".join(["benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": _command(),
     }
+
+
+def _command() -> str:
+    """The command of this run, without the folders of this machine."""
+    words, given = ["python", "benchmarks/" + Path(sys.argv[0]).name], iter(sys.argv[1:])
+    for word in given:
+        if word in ("--out", "--folder"):
+            next(given, None)
+        else:
+            words.append(word)
+    return " ".join(words)
 
 
 def _version(package: str) -> str | None:

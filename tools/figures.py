@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,4 +83,65 @@ def report() -> str:
     )
 
 
-TABLES = {"report": report, "overhead": overhead, "overhead_short": overhead_short}
+def gpu(name: str = "gpu") -> str:
+    """The table of one run of ``benchmarks/gpu.py``."""
+    result = _result(name)
+    head = [
+        "| case | by hand, µs a step | Cadenza | times as fast | 95 % interval | aim: at least | met | "
+        "Lightning | transformers | MB by hand | MB Cadenza | where it does not help |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    rows = []
+    for name, row in result["cases"].items():
+        low, high = row["interval"]
+        others = [f"{row[key]:.0f}" if key in row else "" for key in ("lightning_us", "transformers_us")]
+        hand, mine = row["memory_mb"]
+        cells = (
+            name,
+            f"{row['by_hand_us']:.0f}",
+            f"{row['cadenza_us']:.0f}",
+            f"{row['factor']:.2f}",
+            f"{low:.2f} to {high:.2f}",
+            f"{row['aim']:.2f}",
+            "yes" if row["factor"] >= row["aim"] else "no",
+            *others,
+            f"{hand:.0f}",
+            f"{mine:.0f}",
+            "; ".join(row["told"]) or "",
+        )
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*head, *rows, "", _measured(result)])
+
+
+def peers() -> str:
+    """The tables of ``benchmarks/peers.py``."""
+    result = _result("peers")
+    lines = ["| case | times as fast as by hand | 95 % interval | aim: at least |", "|---|---|---|---|"]
+    for name, row in result["ours"].items():
+        if "factor" in row:
+            low, high = row["interval"]
+            lines.append(f"| {name} | {row['factor']:.2f} | {low:.2f} to {high:.2f} | {row['aim']:.2f} |")
+    if result["peers"]:
+        lines += ["", "| library | lean | as it comes | Cadenza beside it |", "|---|---|---|---|"]
+    for name, row in result["peers"].items():
+        if "left_out" in row:
+            lines.append(f"| {name} | not measured | | |")
+            continue
+        cells = [_factor(row[case]) for case in ("lean", "default", "cadenza")]
+        lines.append(f"| {name} {row['version']} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", f"{result['rounds']} rounds. {_measured(result)}"])
+
+
+def _factor(row: dict[str, Any]) -> str:
+    low, high = row["interval"]
+    return f"{row['factor']:.2f} ({low:.2f} to {high:.2f})"
+
+
+TABLES = {
+    "report": report,
+    "overhead": overhead,
+    "overhead_short": overhead_short,
+    "gpu": gpu,
+    "gpu_complete": partial(gpu, "gpu_complete"),
+    "peers": peers,
+}

@@ -152,6 +152,17 @@ def test_optimizers_with_schedule_clip_and_average(optimizer: str, fused: bool |
     compare(make, Execution("captured", fused=fused))
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_a_larger_model_whose_optimizer_is_stepped_in_parts(optimizer: str) -> None:
+    def make(mode: Any, *watchers: Callback) -> Trainer:
+        torch.manual_seed(0)
+        parts = nn.Linear(12, 501), nn.ReLU(), nn.Linear(501, 777), nn.ReLU(), nn.Linear(777, 4)
+        module = nn.Sequential(*parts).to(CUDA)
+        return made(mode, CosineSchedule(), GradientClip(norm=0.5), *watchers, optimizer=optimizer, module=module)
+
+    compare(make)
+
+
 CALLBACKS: dict[str, Callable[[], list[Callback]]] = {
     "nothing": list,
     "accumulation": lambda: [Accumulate(3)],
@@ -492,3 +503,93 @@ def test_compiled_on_the_gpu() -> None:
         results.append(played(trainer, 1))
     for one, other in zip(results[0]["losses"], results[1]["losses"], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+# Together with others -------------------------------------------------------------------------------------------------
+
+
+class StopAt(Callback):
+    """Ends a run as an interruption would, in the middle of an epoch and of a window."""
+
+    def __init__(self, batches: int | None) -> None:
+        self.batches = batches
+
+    def after_train_iter(self, run: Run) -> None:
+        if run.clock.batches == self.batches:
+            raise InterruptedError
+
+
+@pytest.mark.parametrize("first", ["captured", "eager"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd with momentum"])
+def test_resumed_from_a_checkpoint(optimizer: str, first: str, tmp_path: Any) -> None:
+    pytest.importorskip("safetensors")
+    from cadenza.callbacks import Checkpoint
+
+    torch.manual_seed(1)
+    samples = torch.randn(700, 12), torch.randint(0, 4, (700,))
+
+    def train(folder: Any, stop: int | None, mode: str) -> Trainer:
+        parts = Accumulate(3), EMA(0.9), GradientClip(norm=0.5), CosineSchedule(), StopAt(stop)
+        torch.manual_seed(5)
+        trainer = made(mode, *parts, Checkpoint(every="10 steps", to=folder), optimizer=optimizer)
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*samples), 16, shuffle=True)
+        trainer.fit(loader, epochs=3, resume="auto")
+        return trainer
+
+    whole = train(tmp_path / "whole", None, "captured")
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "parts", 70, first)
+    resumed = train(tmp_path / "parts", None, "captured")
+    assert resumed.clock.batches == whole.clock.batches == 132
+    if first == "captured":
+        same(whole.model.state_dict(), resumed.model.state_dict())
+        same(whole._training.optimizers[0].state_dict(), resumed._training.optimizers[0].state_dict())
+        same(whole.history["train/loss"], resumed.history["train/loss"])
+    else:
+        for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=0.1, atol=0.1)  # a bias before BatchNorm is noise
+
+
+def test_a_loader_whose_batches_come_from_the_host() -> None:
+    torch.manual_seed(1)
+    samples = torch.randn(700, 12), torch.randint(0, 4, (700,))
+
+    def data() -> Any:
+        torch.manual_seed(5)
+        return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*samples), 16, shuffle=True, pin_memory=True)
+
+    results = []
+    for mode, watchers in (("captured", ()), ("auto", (Looks(),))):
+        trainer = made(mode, *watchers)
+        results.append(played(trainer, data=data()))
+    same(*results)
+
+
+@pytest.fixture
+def one_process(tmp_path: Any) -> Iterator[None]:
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1, device_id=CUDA)
+    yield
+    dist.destroy_process_group()
+
+
+class Wraps(Callback):
+    """Does what a strategy for many processes does."""
+
+    def before_run(self, run: Run) -> None:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            run.model = nn.parallel.DistributedDataParallel(run.module, device_ids=[0])
+        torch.cuda.current_stream().wait_stream(stream)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_distributed_data_parallel() -> None:
+    results = []
+    for mode, watchers in (("captured", ()), ("auto", (Looks(),))):
+        trainer = made(mode, Wraps(), GradientClip(norm=0.5), EMA(0.9), *watchers)
+        results.append(played(trainer))
+    assert "one by one" not in made("captured", Wraps()).explain()
+    same(*results)

@@ -284,6 +284,34 @@ def test_resumed_equals_uninterrupted() -> None:
     close(whole.callbacks[0].state_dict(), second.callbacks[0].state_dict())
 
 
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("modes", [("compiled", "compiled"), ("eager", "compiled"), ("compiled", "eager")])
+def test_resumed_from_a_checkpoint(modes: tuple[str, str], tmp_path: Any) -> None:
+    from cadenza.callbacks import Checkpoint
+
+    class StopAt(Callback):
+        def after_train_iter(self, run: Run) -> None:
+            if run.clock.batches == stop:
+                raise InterruptedError
+
+    def train(folder: str, mode: str) -> Trainer:
+        saved = Checkpoint(every="2 steps", to=tmp_path / folder)
+        trainer = made(mode, Accumulate(3), EMA(0.9), CosineSchedule(), StopAt(), saved)
+        trainer.fit(data, epochs=3, resume="auto")
+        return trainer
+
+    data, stop = batches(), 0
+    whole, stop = train("whole", "eager"), 14
+    with pytest.raises(InterruptedError):
+        train("parts", modes[0])
+    stop = 0
+    resumed = train("parts", modes[1])
+    assert resumed.clock.batches == 30
+    close(whole.model.state_dict(), resumed.model.state_dict())
+    close(whole._training.optimizers[0].state_dict(), resumed._training.optimizers[0].state_dict())
+    close(whole.history["train/loss"], resumed.history["train/loss"])
+
+
 # What fails leaves no trace -------------------------------------------------------------------------------------------
 
 

@@ -399,7 +399,7 @@ def test_a_shape_is_recorded_after_its_warm_up() -> None:
 def test_the_shape_not_in_use_for_longest_is_let_go_of() -> None:
     recorder, region, told = played([1] * 30 + [2] * 30 + [1] * 30 + [3] * 30)
     assert recorder.recorded == [1, 2, 3]
-    assert [shape[1][0][0] for shape in region.recordings] == [1, 3]  # type: ignore[index]
+    assert [shape[0][1][0] for shape in region.recordings] == [1, 3]  # type: ignore[index]
     assert told == []
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from cadenza.execution.in_parts import step_in_parts
 from cadenza.execution.step import needs_closure
 
 KINDS = {
@@ -178,6 +179,9 @@ class Form:
         if self.kind == "tensor sgd":
             self.optimizer._opt_called = True  # type: ignore[attr-defined]  # as a scheduler wants to know
             return step_sgd(self)
+        if self.kind == "fused" and self.device.type == "cuda" and step_in_parts(self):
+            self.optimizer._opt_called = True  # type: ignore[attr-defined]
+            return None
         with self.put_on():
             return step_traced(self.optimizer) if self.traced else inner()
 

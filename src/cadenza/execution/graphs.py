@@ -100,8 +100,11 @@ class Graph(Recording):
         loss: Any,
         output: Any,
     ) -> None:
+        bare: Any = super(torch.cuda.CUDAGraph, graph)
+        self.launch = bare.replay  # without the method of Python around it
         self.graph, self.outcome, self.parameters, self.before = graph, outcome, parameters, before
         self.inputs = list(tensors_of(batch))
+        self.flat = type(batch) in (list, tuple) and len(batch) == len(self.inputs)
         self.accumulates = any(gradient is not None for gradient in before)
         self.leaves_gradients = any(gradient is not None for gradient in outcome.gradients)
         self.loss = loss.detach() if isinstance(loss, Tensor) else loss
@@ -116,11 +119,11 @@ class Graph(Recording):
 
     def play(self, run: Run) -> bool:
         batch = run._batch
-        for mine, given in zip(self.inputs, tensors_of(batch), strict=True):
+        for mine, given in zip(self.inputs, batch if self.flat else tensors_of(batch), strict=True):
             mine.copy_(given, non_blocking=True)
         if self.accumulates:
             self._take_gradients()
-        self.graph.replay()
+        self.launch()
         self.replays += 1
         if self.leaves_gradients or self.accumulates:
             for parameter, gradient in zip(self.parameters, self.outcome.gradients, strict=True):

@@ -24,6 +24,12 @@ def shape_of(value: Any) -> Hashable:
     """
     if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype, value.device
+    if type(value) in (list, tuple) and len(value) == 2 and type(value[0]) is Tensor and type(value[1]) is Tensor:
+        one, other = value  # by far the most common, so it is asked first
+        return (
+            (type(value), one.shape, one.stride(), one.dtype, one.device),
+            (other.shape, other.stride(), other.dtype, other.device),
+        )
     if isinstance(value, list | tuple):
         return type(value), *map(shape_of, value)
     if isinstance(value, Mapping):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -69,6 +70,8 @@ class Region:
         inside = _inside(score)
         self.callbacks = tuple(callback for callback in inside if callback.capturable)
         self.deciding = tuple(callback for callback in self.callbacks if _decides(callback))
+        self._settings = [_settings_of(form) for form in forms]
+        self._of_pass: Any = None
         self._modules: list[Any] = []
         self._buffers: list[Any] = []
         self._parameters: list[Any] = []
@@ -106,17 +109,17 @@ class Region:
 
     def _kind(self, run: Run) -> Hashable:
         """Everything on the host that shapes a step, beside the batch."""
-        if not self._modules:
+        if run._pass is not self._of_pass:
+            self._of_pass = run._pass
             self._modules = list(run.module.modules())
             self._buffers = list(run.module.buffers())
             self._parameters = parameters_of(run)
         return (
             run._held,
-            [form.version for form in self.forms].__repr__(),
             tuple([module.training for module in self._modules]),
             tuple([(p.data_ptr(), p.requires_grad, p.grad is None) for p in self._parameters]),
             tuple([buffer.data_ptr() for buffer in self._buffers]),
-            tuple([_settings(form) for form in self.forms]),
+            tuple([settings() for settings in self._settings]),
             tuple([callback.recorded_as(run) for callback in self.deciding]),
             torch.is_autocast_enabled(run.device.type),
         )
@@ -184,21 +187,27 @@ class Region:
         self.refuse(why)
 
 
-def _settings(form: Form) -> Hashable:
-    """The values of an optimizer that a recorded step holds as they are: all but the rates that are tensors."""
-    rates = {"lr"} | ({"momentum"} if form.kind == "tensor sgd" else set())
-    found = []
-    for group in form.optimizer.param_groups:
-        values: list[Any] = [len(group["params"])]
-        for name in form.optimizer.defaults:
-            value = group[name]
-            if name in rates:
-                value = bool(value) if name == "momentum" else None
-            elif name == "betas" and form.kind == "tensor momentum":
-                value = value[1]
-            values.append(value)
-        found.append(tuple(values))
-    return tuple(found)
+def _settings_of(form: Form) -> Callable[[], Hashable]:
+    """Reads the values of an optimizer that a recorded step holds as they are: all but the rates that are tensors."""
+    optimizer, without = form.optimizer, {"lr"}
+    parts: list[Callable[[dict[str, Any]], Any]] = []
+    if form.kind == "tensor sgd":
+        without.add("momentum")
+        parts.append(lambda group: bool(group["momentum"]))
+    elif form.kind == "tensor momentum" and "betas" in optimizer.defaults:
+        without.add("betas")
+        parts.append(lambda group: group["betas"][1])
+    names = [name for name in optimizer.defaults if name not in without]
+    read = itemgetter(*names, "params")
+
+    def settings() -> Hashable:
+        found: list[Any] = [form.version]
+        for group in optimizer.param_groups:
+            *values, parameters = read(group)
+            found += [*values, len(parameters), *[part(group) for part in parts]]
+        return tuple(found)
+
+    return settings
 
 
 def _inside(score: StageScore) -> list[Callback]:
