@@ -50,10 +50,11 @@ class Agreement:
         if who is not None and request in who.asks:
             return
         whose = "the body of the loop" if who is None else who.name
+        owner = type(getattr(who, "foreign", who)).__name__  # one that plays for a callback of another system
         fix = (
             "let a callback ask for it"
             if who is None
-            else f"if it may differ between them, write asks = {{{request!r}}} in class {type(who).__name__}; if every "
+            else f"if it may differ between them, write asks = {{{request!r}}} in class {owner}; if every "
             'process asks alike, also agree = "same", which costs no message'
         )
         raise RuntimeError(

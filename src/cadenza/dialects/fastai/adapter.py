@@ -39,6 +39,7 @@ class FastaiAdapter(Adapter):
     def __init__(self, foreign: Foreign, section: Section) -> None:
         super().__init__(foreign, section)
         vars(foreign)["_section"] = section
+        self.section.adapters.add(self)
         rows = [row for row in self.dialect.hooks if row.points and self.implements(row)]
         self.callers: dict[str, Caller] = {row.name: caller(getattr(foreign, row.name)) for row in rows}
 

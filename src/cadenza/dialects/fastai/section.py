@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from cadenza.dialects.adapter import Adapter, Player, Section
 from cadenza.dialects.facade import Facade
+from cadenza.dialects.fastai.answers import take
 from cadenza.dialects.fastai.optimizer import OptimWrapper
 from cadenza.dialects.fastai.table import DIALECT
-from cadenza.dialects.table import nearest
 
 if TYPE_CHECKING:
     from cadenza.run import Run
 
-_BLOG_SKIPS = {
-    "on_epoch_begin": "end_epoch",
-    "on_batch_begin": "skip_batch",
-    "on_loss_end": "skip_backward",
-    "on_step_begin": "skip_step",
-    "on_step_end": "skip_zero_grad",
-}
-_FLAGS_AT = {
-    "on_backward_begin": (("skip_bwd", "skip_backward"),),
-    "on_loss_end": (("skip_bwd", "skip_backward"),),
-    "on_backward_end": (("skip_step", "skip_step"), ("skip_zero", "skip_zero_grad")),
-    "on_step_begin": (("skip_step", "skip_step"), ("skip_zero", "skip_zero_grad")),
-    "on_step_end": (("skip_zero", "skip_zero_grad"),),
-}
 _BETA = 0.98
 
 
@@ -62,6 +48,7 @@ class FastaiSection(Section):
         self.metrics: list[Any] = []
         self.metrics_names: list[str] = ["epoch", "train_loss", "valid_loss"]
         self.pbar = Bar()
+        self.adapters: weakref.WeakSet[Adapter] = weakref.WeakSet()
         self._optimizer: OptimWrapper | None = None
         self._owed = _Owed(self)
         self._first_epoch = self._first_batch = self._seen = 0
@@ -74,6 +61,11 @@ class FastaiSection(Section):
         if self._optimizer is None or self._optimizer.opt is not self.run.optimizer:
             self._optimizer = OptimWrapper(self.run.optimizer)
         return self._optimizer
+
+    @property
+    def asks(self) -> frozenset[str]:  # type: ignore[override]
+        """What its callbacks declare: it asks for those of them that ask before their place, or late."""
+        return frozenset(request for one in self.adapters for request in one.asks)
 
     def bookkeeping(self) -> dict[str, Player]:
         return {
@@ -226,54 +218,8 @@ class FastaiSection(Section):
                     self.take(member, hook, result, run, late=True)
 
     def take(self, member: Adapter, hook: str, result: Any, run: Run, *, late: bool = False) -> None:
-        """Does what a hook returned: a dict of the state, or the blog's skip. ``late``: the action is over."""
-        if isinstance(result, dict):
-            self._take_values(member, hook, result, run, late)
-        elif result is True:
-            if hook not in _BLOG_SKIPS:
-                raise ValueError(f"fastai: a skip from {hook} means nothing; it does from {', '.join(_BLOG_SKIPS)}")
-            request = _BLOG_SKIPS[hook]
-            if not late or (hook == "on_step_end" and "zero_grad" not in run.skipped and run.stage == "train"):
-                getattr(run, request)()
-        elif result is not False:
-            name = type(member.foreign).__name__
-            raise TypeError(f"fastai: {name}.{hook} returned {result!r}; a hook returns a dict, a skip or nothing")
-
-    def _take_values(self, member: Adapter, hook: str, result: dict[str, Any], run: Run, late: bool) -> None:
-        values = self.values
-        for key, value in result.items():
-            if key not in values:
-                near = nearest(str(key), values)
-                raise ValueError(
-                    f"fastai: {key} isn't a valid key in the state of the callbacks"
-                    + (f"; the nearest is {near!r}" if near else "")
-                )
-            values[key] = value
-            act = _REPLACING.get((hook, key))
-            if act is not None:
-                act(run, value)
-        if not late:
-            for flag, request in _FLAGS_AT.get(hook, ()):
-                if result.get(flag):
-                    getattr(run, request)()
-        elif hook == "on_step_end" and result.get("skip_zero") and "zero_grad" not in run.skipped:
-            run.skip_zero_grad()
-        if result.get("stop_epoch") and run.stage is not None:
-            run.end_epoch()
-        if result.get("stop_training") and hook == "on_epoch_end":
-            run.stop("stop_training")
-
-
-def _set(name: str) -> Callable[[Run, Any], None]:
-    return lambda run, value: setattr(run, name, value)
-
-
-_REPLACING: dict[tuple[str, str], Callable[[Run, Any], None]] = {
-    ("on_batch_begin", "last_input"): _set("inputs"),
-    ("on_batch_begin", "last_target"): _set("targets"),
-    ("on_loss_begin", "last_output"): _set("output"),
-    ("on_backward_begin", "last_loss"): _set("loss"),
-}
+        """Does what a hook returned. ``late``: its action is over."""
+        take(self.values, member, hook, result, run, late)
 
 
 class _Owed:

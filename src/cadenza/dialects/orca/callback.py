@@ -8,7 +8,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from cadenza.dialects.adapter import Adapter, Foreign
 from cadenza.dialects.orca.main import MainAdapter, OrcaAdapter
-from cadenza.dialects.orca.runner import OrcaSection, Runner
+from cadenza.dialects.orca.runner import Runner
+from cadenza.dialects.orca.section import OrcaSection
 from cadenza.dialects.orca.table import DIALECT
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from cadenza.dialects.orca.checkpoints import state_of, take_state
 from cadenza.dialects.orca.max_steps import MaxstepsCallback
 from cadenza.dialects.orca.metrics import named
 from cadenza.dialects.orca.progress import TqdmCallback, is_tqdm_exists
-from cadenza.dialects.orca.runner import OrcaSection, Timers, number_of_samples
+from cadenza.dialects.orca.runner import Timers
+from cadenza.dialects.orca.section import OrcaSection, number_of_samples
 from cadenza.trainer import Trainer
 
 
