@@ -21,6 +21,7 @@ from cadenza.callbacks import CostLedger, GradientPlot, HistoryFile, HistoryPlot
 from cadenza.callbacks.channels import Command
 from cadenza.experiment import Experiment, FolderError, FolderLocked, find_run, list_runs, read_run
 from cadenza.experiment.lines import read_lines
+from cadenza.preemption import Preempted
 from cadenza.testing import check_callback, tiny_classifier, tiny_loader
 
 from .saved import Restore, Save
@@ -400,10 +401,6 @@ def raise_(error: BaseException) -> Any:
         raise error
 
     return act
-
-
-class Preempted(BaseException):
-    pass
 
 
 @pytest.mark.parametrize(

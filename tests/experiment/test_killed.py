@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from cadenza.experiment import Experiment, compare_runs, list_runs, read_run, wr
 from cadenza.experiment.lines import read_lines
 from cadenza.testing import tiny_loader
 
+from .test_trackers import mlflow_run, wandb_rows
 from .trained import EveryIteration, fitted, trainer_of
 
 CODE = """
@@ -66,13 +69,13 @@ def test_kill_9_in_the_middle_leaves_a_readable_folder(tmp_path: Path) -> None:
 
 
 def wait_for_epochs(process: subprocess.Popen[bytes], root: Path, epochs: int) -> Path:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
         assert process.poll() is None, process.stderr and process.stderr.read().decode()
         for row in list_runs(root):
             if row["epochs"] >= epochs:
                 return Path(row["folder"])
-        time.sleep(0.05)
+        time.sleep(0.2)
     raise AssertionError("the run did not come so far")
 
 
@@ -81,3 +84,35 @@ def go_on(folder: Path) -> None:
     experiment = Experiment.at(folder)
     trainer_of(EveryIteration(), experiment=experiment).fit(tiny_loader(), epochs=1)
     assert read_run(folder).state == "finished"
+
+
+SERVICES = """
+import sys
+sys.path.insert(0, sys.argv[2])
+import torch
+torch.set_num_threads(1)
+from cadenza.experiment import MLflow, Trackio, WandB
+from tests.experiment.trained import fitted
+fitted(sys.argv[1], MLflow(), WandB(), Trackio(), epochs=100000)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.name == "nt", reason="killed as on POSIX")
+def test_kill_9_leaves_what_services_stored(tmp_path: Path) -> None:
+    source, here = str(Path(cadenza.__file__).parents[1]), str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment.update(TRACKIO_DIR=str(tmp_path / "store"), HF_HOME=str(tmp_path / "hf"))
+    command = [sys.executable, "-W", "ignore", "-c", SERVICES, str(tmp_path / "runs"), here]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        folder = wait_for_epochs(process, tmp_path / "runs", 150)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    _, run = mlflow_run(tmp_path / "runs", "first")
+    assert run.data.metrics["val/loss"] > 0
+    with contextlib.closing(sqlite3.connect(next((tmp_path / "store").glob("tiny*.db")))) as store:
+        assert store.execute("select count(*) from metrics").fetchone()[0] > 0
+    (offline,) = (folder / "wandb").glob("offline-run-*")
+    assert any("val/loss" in row for row in wandb_rows(offline))  # its service holds the last rows back, 32 kB or so
