@@ -127,13 +127,20 @@ class Checkpoint(Callback):
     def before_run(self, run: Run) -> None:
         if run.mode != "fit":
             return
+        self._begin_cadence(run)
+        if run.is_main:
+            self._begin_writer(run)
+
+    def _begin_writer(self, run: Run) -> None:
         shelf = self.shelf(run.experiment)
         self._refuse_others(shelf)
         self.id = self.id or uuid.uuid4().hex
+        self._writer = self._make_writer(shelf)
+
+    def _begin_cadence(self, run: Run) -> None:
         cadence = None if self.every is None else Cadence(self.every, run.clock)
         by_epoch = self.every is not None and self.every.unit == "epochs"
         self._by_epoch, self._in_between = (cadence, None) if by_epoch else (None, cadence)
-        self._writer = self._make_writer(shelf)
 
     def _refuse_others(self, shelf: Shelf) -> None:
         """A new run does not write among the checkpoints of another, which its retention would delete."""
@@ -167,7 +174,7 @@ class Checkpoint(Callback):
 
     def _preempt(self, run: Run) -> None:
         """In training the save comes first. An evaluation is broken off; what is saved is how it began."""
-        if run.mode == "fit" and run.stage == "train":
+        if run.mode == "fit" and (run.stage == "train" or run.world_size > 1):
             run.save()
         elif run.mode != "fit" or not run.is_nested:
             raise self.warnings.error(f"{self.warnings.name} came in {run.stage}")
@@ -181,9 +188,14 @@ class Checkpoint(Callback):
 
     def save(self, run: Run) -> None:
         """Called by the loop at a safe point."""
-        self._write(run)
-        if self.warnings.came:
-            raise self.warnings.error(f"{self.warnings.name} came; the run is saved")
+        if run.is_main:
+            self._write(run)
+        came = run.from_any_rank(self.warnings.name)
+        if came is not None:
+            self.warnings.name = came
+            error = self.warnings.error(f"{came} came; the run is saved")
+            error.agreed = True  # type: ignore[attr-defined]  # every process raises it, so it is no news
+            raise error
 
     def _write(self, run: Run) -> None:
         writer = self._writer

@@ -204,6 +204,9 @@ class Ensemble:
         self.settle(run)
         self.agreement.forget("skip_validation")
 
+    def from_any(self, value: Any) -> Any:
+        return next((one for one in gathered(value) if one is not None), None)
+
     def joined(self, outputs: list[Any], counts: list[int]) -> tuple[list[Any], list[int]]:
         """What all processes made of their batches, in the order of the data set, on all of them."""
         everyone = gathered((outputs, counts))
