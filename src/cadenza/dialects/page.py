@@ -56,6 +56,10 @@ its own, they are counted from there. Ties are in list order. A main callback co
 one that is not carried, a wrong signature. When it runs: an attribute that is not carried. Each message names the
 dialect and the nearest thing that exists.
 
+**Several processes.** What holds for native callbacks holds for foreign ones: a stop of one rank is heard by all, and a
+callback that skips on some ranks alone says so in its class: `asks = {"skip_step"}`. `ranks` and `agree` may be
+declared in the same way.
+
 **What it costs.** A call through a dialect takes at most 2 µs more than a native one, and 5 with fastai's keywords;
 `python benchmarks/dialects.py` measures it.
 
@@ -69,7 +73,7 @@ In the tables below, an empty last column means that the name means here what it
 def dialects_page() -> str:
     """The text of ``docs/dialects.md``."""
     pages = ", ".join(f"[{name}](migrate/{name}.md)" for name in NAMES)
-    return "\n".join([_HEAD.format(pages=pages), *(part(dialect(name)) for name in NAMES)])
+    return "\n".join([_HEAD.replace("{pages}", pages), *(part(dialect(name)) for name in NAMES)])
 
 
 def part(one: Dialect) -> str:
