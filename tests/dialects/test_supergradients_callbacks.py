@@ -278,6 +278,25 @@ class Logged:
     def close(self) -> None: ...
 
 
+def test_the_logger_is_closed_however_training_ends(tmp_path: Path) -> None:
+    ends: list[str] = []
+
+    class Watched(Logged):
+        def close(self) -> None:
+            ends.append("closed")
+
+    class Fails(Callback):
+        def on_train_batch_end(self, context: PhaseContext) -> None:
+            raise RuntimeError("out of paper")
+
+        def on_training_end(self, context: PhaseContext) -> None:
+            ends.append("training ended")
+
+    with pytest.raises(RuntimeError, match="out of paper"):
+        trained(tmp_path, sg_logger=Watched(), phase_callbacks=[Fails()])
+    assert ends == ["training ended", "closed"]
+
+
 def test_times_are_logged(tmp_path: Path) -> None:
     logger = Logged()
     trained(tmp_path, sg_logger=logger, phase_callbacks=[TimerCallback()])

@@ -44,6 +44,9 @@ class ContextSection(Section):
         super().join(run)
         self.upkeep.begin(run)
 
+    def close(self) -> None:
+        self.source.close()
+
     def state_dict(self) -> dict[str, Any]:
         return self.upkeep.kept()
 

@@ -16,16 +16,12 @@ from cadenza.dialects.supergradients.pre_prediction import (
     MultiscalePrePredictionCallback,
 )
 from cadenza.dialects.supergradients.schedules import (
-    BatchStepLinearWarmupLRCallback,
     CosineLRCallback,
     CosineLRScheduler,
-    EpochStepWarmupLRCallback,
     ExponentialLRCallback,
     ExponentialLRScheduler,
     FunctionLRCallback,
     FunctionLRScheduler,
-    LinearBatchLRWarmup,
-    LinearEpochLRWarmup,
     LRCallbackBase,
     LRSchedulerCallback,
     PolyLRCallback,
@@ -38,6 +34,12 @@ from cadenza.dialects.supergradients.stages import (
     TimerCallback,
     TrainingStageSwitchCallbackBase,
     YoloXTrainingStageSwitchCallback,
+)
+from cadenza.dialects.supergradients.warmups import (
+    BatchStepLinearWarmupLRCallback,
+    EpochStepWarmupLRCallback,
+    LinearBatchLRWarmup,
+    LinearEpochLRWarmup,
 )
 
 __all__ = [

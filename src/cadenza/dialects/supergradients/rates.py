@@ -10,6 +10,7 @@ from torch.optim import Optimizer, lr_scheduler
 from cadenza.dialects.supergradients.parameters import TrainingParams
 from cadenza.dialects.supergradients.registry import find
 from cadenza.dialects.supergradients.schedules import LRSchedulerCallback
+from cadenza.dialects.supergradients.warmups import LinearBatchLRWarmup, LinearEpochLRWarmup
 
 TORCH = (
     "StepLR",
@@ -33,8 +34,8 @@ def rate_callbacks(params: TrainingParams, optimizer: Optimizer, net: Any, batch
     if params.lr_warmup_epochs:
         warmup = [_named("lr_warmup", params.warmup_mode)(**shared)]
     elif params.lr_warmup_steps:
-        mode = params.warmup_mode if params.warmup_mode != "LinearEpochLRWarmup" else "LinearBatchLRWarmup"
-        warmup = [_named("lr_warmup", mode)(**shared)]
+        mode = _named("lr_warmup", params.warmup_mode)
+        warmup = [(LinearBatchLRWarmup if mode is LinearEpochLRWarmup else mode)(**shared)]  # the default is by epochs
     return warmup, _schedule(params, optimizer, shared)
 
 

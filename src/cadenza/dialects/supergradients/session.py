@@ -195,7 +195,6 @@ class Session:
         left = int(self.params.max_epochs) - done
         if left > 0:
             self.train(left)
-        self.logger.close()
         return dict(self.results)
 
     def train(self, epochs: int) -> None:
@@ -275,6 +274,9 @@ class SessionSource(Source):
             "valid_metrics": session.valid_metrics,
             "ema_model": session.ema,
         }
+
+    def close(self) -> None:
+        self.session.logger.close()
 
     def loss_names(self, run: Run) -> list[str]:
         return self.session.names

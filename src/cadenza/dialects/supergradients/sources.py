@@ -18,6 +18,9 @@ class Source:
     def fields(self, run: Run) -> dict[str, Any]:
         raise NotImplementedError
 
+    def close(self) -> None:
+        """The run ended: what is open is closed."""
+
     def loss_names(self, run: Run) -> list[str]:
         """What the losses are called: by their class."""
         return [type(run.criterion).__name__ if run.criterion is not None else "loss"]
@@ -30,16 +33,25 @@ class Source:
 class PlainSource(Source):
     """For callbacks in a plain ``cadenza.Trainer``: what can be told from the run and its experiment."""
 
+    def __init__(self) -> None:
+        self.logger: BaseSGLogger | None = None
+
+    def close(self) -> None:
+        if self.logger is not None:
+            self.logger.close()
+        self.logger = None
+
     def fields(self, run: Run) -> dict[str, Any]:
         from cadenza.callbacks import EMA
 
         experiment = run.experiment
         folder = getattr(experiment, "checkpoints", None) or Path("runs") / "checkpoints"
         watch = run._plan.watch
+        self.logger = self.logger or BaseSGLogger(str(folder), on=run.is_main)
         return {
             "experiment_name": getattr(experiment, "name", None) or "cadenza",
             "ckpt_dir": str(folder),
-            "sg_logger": BaseSGLogger(str(folder), on=run.is_main),
+            "sg_logger": self.logger,
             "training_params": TrainingParams(max_epochs=run.num_epochs),
             "checkpoint_params": {},
             "arch_params": {},
