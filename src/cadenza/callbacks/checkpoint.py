@@ -127,6 +127,11 @@ class Checkpoint(Callback):
     def before_run(self, run: Run) -> None:
         if run.mode != "fit":
             return
+        if any(hasattr(parameter, "full_tensor") for parameter in run.module.parameters()):
+            raise NotImplementedError(
+                f"{self.name} cannot yet save a model that is spread over processes (FSDP); train with "
+                'strategy="ddp", or save it with torch.distributed.checkpoint in a callback of your own'
+            )
         self._begin_cadence(run)
         if run.is_main:
             self._begin_writer(run)
