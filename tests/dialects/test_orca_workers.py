@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from cadenza.dialects.orca import Callback, Estimator, MainCallback, Runner
+from cadenza.distributed.launchers import ENGINES
 from cadenza.testing import tiny_classifier, tiny_loader
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -66,7 +68,7 @@ def difference(first: Estimator, second: Estimator) -> float:
     return max((a - b).abs().max().item() for a, b in pairs)
 
 
-@pytest.mark.parametrize("backend", ["local", "ray", "spark"])
+@pytest.mark.parametrize("backend", [name for name, module in ENGINES.items() if find_spec(module) is not None])
 def test_workers_share_the_batch(backend: str) -> None:
     two, one, look = estimator(backend, 2), estimator("local", 1), Look()
     rows = two.fit(data_creator, epochs=2, batch_size=8, validation_data=data_creator, callbacks=[look])
