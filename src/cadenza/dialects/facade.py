@@ -33,7 +33,7 @@ class Facade:
             return
         cls.dialect = dialect
         for row in dialect.attributes:
-            if row.field and row.name not in vars(cls):
+            if row.field and not hasattr(cls, row.name):
                 setattr(cls, row.name, property(_reader(row), _refuser(row)))
 
     def __getattr__(self, name: str) -> Any:

@@ -12,7 +12,11 @@ FIELDS: tuple[str, ...] = tuple(row.name for row in ATTRIBUTES if row.name not i
 _AT_ONCE = ("before_run", "after_best", "after_epoch")
 
 
-class PhaseContext(Facade, dialect=DIALECT):
+_Unknown: Any = type("_Unknown", (), dict.fromkeys(FIELDS))
+"""Every field as None, so that each is an attribute of its own: it stays when the run's field is gone."""
+
+
+class PhaseContext(_Unknown, Facade, dialect=DIALECT):  # type: ignore[misc]
     """The state of a training as a callback sees it. What is not known is None, never missing.
 
     Values of the last batch stay until the next one. ``stop_training`` may be set from anywhere, and the training ends
@@ -28,7 +32,7 @@ class PhaseContext(Facade, dialect=DIALECT):
     batch_idx: Any
 
     def __init__(self, **fields: Any) -> None:
-        vars(self).update(dict.fromkeys(FIELDS))
+        self.__dict__.update(dict.fromkeys(FIELDS))
         self._stop = False
         self.update_context(**fields)
 
@@ -39,12 +43,12 @@ class PhaseContext(Facade, dialect=DIALECT):
 
     def put(self, **fields: Any) -> None:
         """Sets attributes that are known to be there, without a look at their names."""
-        vars(self).update(fields)
+        self.__dict__.update(fields)
 
     @property
     def checkpoints_dir_path(self) -> Any:
         """The folder of the checkpoints, as the documentation calls it; the same as ``ckpt_dir``."""
-        return vars(self)["ckpt_dir"]
+        return self.__dict__["ckpt_dir"]
 
     @property
     def stop_training(self) -> bool:
@@ -53,9 +57,9 @@ class PhaseContext(Facade, dialect=DIALECT):
     @stop_training.setter
     def stop_training(self, wanted: bool) -> None:
         self._stop = bool(wanted)
-        run = vars(self).get("run")
+        run = self.__dict__.get("run")
         if wanted and run is not None and run._at is not None and run._at.name in _AT_ONCE:
             run.stop("stop_training was set on the context")
 
     def __repr__(self) -> str:
-        return f"PhaseContext({', '.join(name for name in FIELDS if vars(self)[name] is not None)})"
+        return f"PhaseContext({', '.join(name for name in FIELDS if self.__dict__[name] is not None)})"

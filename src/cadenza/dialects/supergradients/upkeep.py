@@ -57,7 +57,7 @@ class Upkeep:
 
     def kept(self) -> dict[str, Any]:
         """What a checkpoint keeps: whether a stop was asked for, and within a training pass its losses so far."""
-        run = vars(self.context).get("run")
+        run = self.context.__dict__.get("run")
         inside = run is not None and run.is_open and run.stage == "train"
         return {"stop": self.context._stop, "losses": self.meter.state_dict() if inside else None}
 
@@ -92,7 +92,7 @@ class Upkeep:
 
     def batch_starts(self, run: Run) -> None:
         inputs, target, more = unpacked(run.batch)
-        fields = vars(self.context)
+        fields = self.context.__dict__
         fields["batch_idx"], fields["inputs"], fields["target"] = run._pass.index, inputs, target
         fields["additional_batch_items"] = more
         fields["loss_avg_meter"], fields["metrics_compute_fn"] = self.meter, self.compute
@@ -108,10 +108,10 @@ class Upkeep:
     def batch_ends(self, run: Run) -> None:
         if "loss" not in run.skipped:
             self._take(run)
-            self.meter.update(vars(self.context)["loss_log_items"], count_samples(run.batch)[0])
+            self.meter.update(self.context.__dict__["loss_log_items"], count_samples(run.batch)[0])
 
     def _take(self, run: Run) -> None:
-        fields = vars(self.context)
+        fields = self.context.__dict__
         fields["preds"], fields["loss_log_items"] = run._output, self.source.loss_items(run)
         fields["loss_logging_items_names"] = self.source.loss_names(run)
 
@@ -121,8 +121,8 @@ class Upkeep:
         several = run.stage == "test" and run.loader_name is not None
         if several:
             found = {f"{run.loader_name}:{name}": value for name, value in found.items()}
-            if run.batches_seen and vars(self.context)["metrics_dict"] and self._same_test(run):
-                found = {**vars(self.context)["metrics_dict"], **found}
+            if run.batches_seen and self.context.__dict__["metrics_dict"] and self._same_test(run):
+                found = {**self.context.__dict__["metrics_dict"], **found}
         self.context.put(metrics_dict=found)
 
     def _log_parts(self, run: Run) -> None:
