@@ -25,6 +25,7 @@ from torch import Tensor
 
 from cadenza.callback import Callback, Order
 from cadenza.points import POINTS, Kind
+from cadenza.rng import seed_everything
 from cadenza.state import alike
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ IGNORED = ("clock/seconds", "callbacks/Checkpoint/*", "*second*", "*time*", "*_m
 
 @dataclass(frozen=True)
 class Kill:
-    """When a process is killed: at the ``count``-th time ``point`` is played ("any" is any point), or after so many
-    ``seconds``."""
+    """When a process is killed: at the ``count``-th time ``point`` is played ("any" is any point), or so many
+    ``seconds`` after the first one."""
 
     point: str | None = None
     count: int = 1
@@ -91,9 +92,8 @@ def certify(
         root = Path(name)
         for part in ("whole", "killed"):
             (root / part).mkdir()
-        began = time.perf_counter()
         _play(train, root / "whole", None)
-        planned = _random_kills(kills, seed, root / "whole", time.perf_counter() - began)
+        planned = _random_kills(kills, seed, root / "whole") if isinstance(kills, int) else kills
         certificate = Certificate(ignored=list(ignore), versions=_versions())
         for kill in [*planned, None]:
             certificate.kills.append(f"{kill or 'no kill'}: {_play(train, root / 'killed', kill)}")
@@ -108,19 +108,15 @@ def _versions() -> dict[str, str]:
     return {"python": sys.version.split()[0], "torch": torch.__version__}
 
 
-def _random_kills(kills: int | Sequence[Kill], seed: int, whole: Path, seconds: float) -> list[Kill]:
-    """Half at a point that is drawn, half at a moment, which may be in the middle of a step or of a save."""
-    if not isinstance(kills, int):
-        return list(kills)
-    events = json.loads((whole / "events.json").read_text(encoding="utf-8"))
+def _random_kills(kills: int, seed: int, whole: Path) -> list[Kill]:
+    """Half at a point that is drawn, half at a moment, which may be in the middle of a step or of a save; all so early
+    that the training cannot have ended before the last of them."""
+    length = json.loads((whole / "length.json").read_text(encoding="utf-8"))
     draw = random.Random(seed)
-    made = []
-    for index in range(kills):
-        if index % 2 == 0:
-            made.append(Kill("any", draw.randrange(1, max(2, events // max(1, kills // 2)))))
-        else:
-            made.append(Kill(seconds=draw.uniform(0.2, 1.0) * seconds))
-    return made
+    share = 1 / (kills + 1)
+    points = [Kill("any", draw.randint(1, max(1, int(length["points"] * share)))) for _ in range(kills)]
+    moments = [Kill(seconds=draw.uniform(0, length["seconds"] * share / 2)) for _ in range(kills)]
+    return [points[index] if index % 2 == 0 else moments[index] for index in range(kills)]
 
 
 # The processes ------------------------------------------------------------------------------------------------------
@@ -132,9 +128,6 @@ def _play(train: Train, folder: Path, kill: Kill | None) -> str:
     process = context.Process(target=_child, args=(train, folder, kill))
     process.start()
     try:
-        process.join(None if kill is None else kill.seconds)
-        if process.is_alive() and kill is not None and kill.seconds is not None:
-            process.kill()
         process.join()
     finally:
         if process.is_alive():
@@ -157,9 +150,11 @@ def _context() -> Any:
 
 def _child(train: Train, folder: Path, kill: Kill | None) -> None:
     torch.set_num_threads(1)
+    seed_everything(0)  # what the training itself does not seed would differ from process to process
     callbacks: list[Callback] = [Witness(folder)]
-    if kill is not None and kill.point is not None:
+    if kill is not None:
         callbacks.append(Killer(kill))
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # the process ends with it
     try:
         (load_function(train) if isinstance(train, str) else train)(folder, callbacks)
     except BaseException:
@@ -191,10 +186,15 @@ class Killer(Callback):
         self.kill, self.left = kill, kill.count
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
-        names = (
-            [self.kill.point] if self.kill.point != "any" else [p.name for p in POINTS.values() if _is_plain(p.kind)]
-        )
-        return {str(name): self.count for name in names}
+        if self.kill.point is None:
+            return {"after_register": self.wait}
+        everywhere = [point.name for point in POINTS.values() if _is_plain(point.kind)]
+        return dict.fromkeys(everywhere if self.kill.point == "any" else [self.kill.point], self.count)
+
+    def wait(self, run: Run) -> None:
+        timer = threading.Timer(self.kill.seconds or 0.0, die)
+        timer.daemon = True
+        timer.start()
 
     def count(self, run: Run) -> None:
         self.left -= 1
@@ -222,17 +222,17 @@ class Witness(Callback):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.events = 0
+        self.points, self.since = 0, time.perf_counter()
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         counted = {point.name: self.count for point in POINTS.values() if _is_plain(point.kind)}
         return {**counted, "after_train_iter": self.look, "after_run": self.end}
 
     def count(self, run: Run) -> None:
-        self.events += 1
+        self.points += 1
 
     def look(self, run: Run) -> None:
-        self.events += 1
+        self.points += 1
         tensors = dict(
             _tensors({"model": run.module.state_dict(), "optimizers": [o.state_dict() for o in run.optimizers]})
         )
@@ -241,7 +241,8 @@ class Witness(Callback):
             file.write(json.dumps({"batch": run.clock.batches, "step": run.clock.steps, "sums": sums}) + "\n")
 
     def end(self, run: Run) -> None:
-        (self.folder / "events.json").write_text(str(self.events + 1), encoding="utf-8")
+        length = {"points": self.points, "seconds": time.perf_counter() - self.since}
+        (self.folder / "length.json").write_text(json.dumps(length), encoding="utf-8")
 
 
 # The comparison -----------------------------------------------------------------------------------------------------

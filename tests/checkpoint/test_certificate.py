@@ -52,6 +52,7 @@ def test_killed_at_random_moments() -> None:
     certificate = of("plain", kills=10)
     assert certificate.equal, certificate
     assert certificate.compared["steps"] >= 20
+    assert sum("killed" in line for line in certificate.kills) == 10
 
 
 @pytest.mark.timeout(300)

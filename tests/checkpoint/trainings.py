@@ -84,7 +84,7 @@ def train(
 
 
 def plain(folder: Path, callbacks: list[Callback]) -> None:
-    train(folder, callbacks)
+    train(folder, callbacks, epochs=8)
 
 
 def every_point(folder: Path, callbacks: list[Callback]) -> None:

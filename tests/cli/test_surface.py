@@ -28,6 +28,8 @@ SURFACE = {
     "report": (["runs"], ["--out", "--root"]),
     "ablate": (["recipe", "overrides"], ["--seeds", "--metric", "--out", *BUILDING]),
     "replay": (["file", "recipe"], ["--trainer", *BUILDING]),
+    "script": (["file", "arguments"], ["--dialect"]),
+    "certify": (["recipe", "overrides"], ["--kills", "--seed", "--out", *BUILDING]),
 }
 """Every command with its arguments and options. Others are added here as their parts arrive; none goes away."""
 

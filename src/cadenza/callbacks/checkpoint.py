@@ -6,7 +6,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
 from cadenza.clock import Cadence, Duration
@@ -87,6 +87,10 @@ class Checkpoint(Callback):
         self._by_epoch: Cadence | None = None
         self._in_between: Cadence | None = None
         self._pending = False
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls("2 steps", monitor="val/loss", replace=True)
 
     def explain(self) -> str:
         every = "when asked" if self.every is None else f"every {self.every}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from cadenza.cli.commands import ablate, checking, looking, playing, replay, runs, script, stored, train
+from cadenza.cli.commands import ablate, certify, checking, looking, playing, replay, runs, script, stored, train
 
 ORDER: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("train", train.train),
@@ -25,6 +25,7 @@ ORDER: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("ablate", ablate.ablate),
     ("replay", replay.replay),
     ("script", script.script),
+    ("certify", certify.certify),
 )
 """The commands by name, in the order in which ``--help`` lists them."""
 
