@@ -34,7 +34,7 @@ class AverageMeter:
     def _fold(self) -> None:
         if not self._waiting:
             return
-        values = torch.stack([torch.as_tensor(value).detach().double().reshape(-1) for value, _ in self._waiting])
+        values = torch.stack([_row(value) for value, _ in self._waiting]).double()
         weights = torch.tensor([count for _, count in self._waiting], dtype=values.dtype, device=values.device)
         total = (values * weights.unsqueeze(1)).sum(0)
         self._sum = total if self._sum is None else self._sum + total
@@ -56,3 +56,9 @@ class AverageMeter:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._waiting, self._sum, self._count = [], state["sum"], int(state["count"])
+
+
+def _row(value: Any) -> Tensor:
+    if isinstance(value, Tensor) and value.dim() == 1:
+        return value  # by far the most common
+    return torch.as_tensor(value).detach().reshape(-1)

@@ -21,6 +21,8 @@ class Upkeep:
         self.context, self.source = context, source
         self.meter = AverageMeter()
         self.resumed: dict[str, Any] | None = None
+        self.inside = False
+        self.names: list[str] = []
 
     def points(self, inside: bool) -> dict[str, Callable[[Run], Any]]:
         """What is done at which point; inside a training step only if a callback looks there."""
@@ -34,6 +36,7 @@ class Upkeep:
             played[f"before_{stage}_iter"] = self.batch_starts
             played[f"after_{stage}_iter"] = self.batch_ends
             played[f"after_{stage}_epoch"] = self.pass_ends
+        self.inside = inside
         return {**played, "after_loss": self.loss_is_known} if inside else played
 
     def begin(self, run: Run) -> None:
@@ -87,6 +90,7 @@ class Upkeep:
             self.meter.load_state_dict(self.resumed)
             self.resumed = None
         self.compute = PassMetrics(self, run)
+        self.names = self.source.loss_names(run)
         if run.stage == "test":
             self.context.put(test_loader=run.loader)
 
@@ -97,7 +101,7 @@ class Upkeep:
         fields["additional_batch_items"] = more
         fields["loss_avg_meter"], fields["metrics_compute_fn"] = self.meter, self.compute
         if run.stage != "train":
-            fields["loss_logging_items_names"] = self.source.loss_names(run)
+            fields["loss_logging_items_names"] = self.names
         if more:
             fields.update(more)
 
@@ -106,14 +110,15 @@ class Upkeep:
             self._take(run)
 
     def batch_ends(self, run: Run) -> None:
-        if "loss" not in run.skipped:
-            self._take(run)
-            self.meter.update(self.context.__dict__["loss_log_items"], count_samples(run.batch)[0])
+        if "loss" not in run._skipped:
+            if not (self.inside and run.stage == "train"):  # otherwise it was taken when it was known
+                self._take(run)
+            self.meter.update(self.context.__dict__["loss_log_items"], count_samples(run._batch)[0])
 
     def _take(self, run: Run) -> None:
         fields = self.context.__dict__
         fields["preds"], fields["loss_log_items"] = run._output, self.source.loss_items(run)
-        fields["loss_logging_items_names"] = self.source.loss_names(run)
+        fields["loss_logging_items_names"] = self.names
 
     def pass_ends(self, run: Run) -> None:
         self._log_parts(run)
