@@ -59,9 +59,9 @@ def samples_for(steps: int) -> TensorDataset:
     return TensorDataset(inputs, torch.randint(0, 2, (samples,), generator=draw))
 
 
-def plain(steps: int, loader: bool = False) -> float:
-    """A loop by hand around DistributedDataParallel: over batches that were cut before, or with a DataLoader and a
-    DistributedSampler, as one writes it."""
+def plain(steps: int, loader: bool = True) -> float:
+    """A loop by hand around DistributedDataParallel with a DataLoader and a DistributedSampler, as one writes it; or
+    over batches that were cut before, which leaves nothing but the steps."""
     model = nn.parallel.DistributedDataParallel(small_model())
     sgd, loss = torch.optim.SGD(model.parameters(), lr=0.01), nn.CrossEntropyLoss()
     data = samples_for(steps)
@@ -111,7 +111,7 @@ def work(steps: int, rounds: int) -> dict[str, Any]:
     counts = {"plain DDP": sent(plain)}
     counts |= {name: sent(lambda n, c=callbacks: with_cadenza(n, c)) for name, callbacks in cases.items()}
     runs = {name: (lambda c=callbacks: with_cadenza(steps, c)) for name, callbacks in cases.items()}
-    runs["plain DDP with a DataLoader"] = lambda: plain(steps, loader=True)
+    runs["plain DDP, batches cut before"] = lambda: plain(steps, loader=False)
     ratios, references = paired_ratios(lambda: plain(steps), runs, rounds)
     return {
         "sent": {name: {"collectives": calls, "bytes": size} for name, (calls, size) in counts.items()},
@@ -128,10 +128,10 @@ def main() -> None:
     given = arguments.parse_args()
     found = launch(work, given.steps, given.rounds, workers=2, timeout=1800)
     for name, counted in found["sent"].items():
-        print(f"{name:28} {counted['collectives']:g} collectives and {counted['bytes']:g} bytes a step")
+        print(f"{name:30} {counted['collectives']:g} collectives and {counted['bytes']:g} bytes a step")
     print(f"plain DDP: {found['plain microseconds'][0]:.0f} microseconds a step")
     for name, (median, low, high) in found["ratios"].items():
-        print(f"{name:28} {median:.3f} of plain DDP (95 %: {low:.3f} to {high:.3f})")
+        print(f"{name:30} {median:.3f} of plain DDP (95 %: {low:.3f} to {high:.3f})")
     if given.write:
         write("scaling", {"processes": 2, "backend": "gloo", **found})
 

@@ -8,6 +8,8 @@ import time
 import pytest
 import torch
 from torch import distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from cadenza import Callback, When, launch
 from cadenza.callbacks import Accumulate, Freeze, HangWatch, NaNGuard, TimeLimit
@@ -197,6 +199,43 @@ def hang(folder):
         return ""
 
 
+class Sent(TorchDispatchMode):
+    """Counts collectives and their bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = self.bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "c10d":
+            self.calls += 1
+            tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return func(*args, **(kwargs or {}))
+
+
+def by_hand(steps):
+    model = torch.nn.parallel.DistributedDataParallel(tiny_classifier())
+    sgd, loss = torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.CrossEntropyLoss()
+    for inputs, targets in list(tiny_loader(steps * 8)):
+        loss(model(inputs), targets).backward()
+        sgd.step()
+        sgd.zero_grad()
+
+
+def what_is_sent():
+    """Collectives and bytes of 20 steps more, by hand and with callbacks that ask for nothing."""
+    found = []
+    for train in (by_hand, lambda steps: trainer_with([Counts()]).fit(tiny_loader(steps * 16), epochs=1)):
+        sums = []
+        for steps in (20, 20, 40):  # the first training of a process also meets the others
+            with Sent() as sent:
+                train(steps)
+            sums.append((sent.calls, sent.bytes))
+        found.append((sums[2][0] - sums[1][0], sums[2][1] - sums[1][1]))
+    return found
+
+
 SCENARIOS = {
     "stop": (ask, ("ddp", "stop", "before_step", {1})),
     "stop after the iteration": (ask, ("ddp", "stop", "after_iter", {0})),
@@ -225,6 +264,7 @@ SCENARIOS = {
     "every sample once": (every_sample_once, ()),
     "frozen later": (frozen_later, ()),
     "hang": (hang, (None,)),
+    "sent": (what_is_sent, ()),
 }
 
 
@@ -347,3 +387,9 @@ def test_hang_watch_says_which_rank_stands_where(answers):
     report = answers["hang"][0]
     assert "rank 0: " in report
     assert "rank 1: at before_step or after it (epoch 1, train batch 0) on rank 1" in report
+
+
+def test_a_run_in_which_nobody_asks_has_the_collectives_of_plain_ddp(answers):
+    for plain, ours in answers["sent"]:
+        assert plain[0] == ours[0] == 20
+        assert 0 < ours[1] - plain[1] <= 64 * 20
