@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import importlib.util
@@ -85,38 +86,55 @@ def certify(
 
     ``train(folder, callbacks)`` is a function of a module, or where it is: ``"file.py:function"``. It trains with
     ``Checkpoint(to=folder)`` and with all of ``callbacks``, and calls ``fit(..., resume="auto")``. ``kills`` is how
-    many kills at random moments, or which.
+    many kills at random moments, or which. A training that ends before its kill comes is compared, and the next begun.
     """
     start = time.perf_counter()
+    certificate = Certificate(ignored=list(ignore), versions=_versions())
     with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        for part in ("whole", "killed"):
-            (root / part).mkdir()
-        _play(train, root / "whole", None)
-        planned = _random_kills(kills, seed, root / "whole") if isinstance(kills, int) else kills
-        certificate = Certificate(ignored=list(ignore), versions=_versions())
-        for kill in [*planned, None]:
-            certificate.kills.append(f"{kill or 'no kill'}: {_play(train, root / 'killed', kill)}")
-            if certificate.kills[-1].endswith("ended"):
-                break
-        _compare(root / "whole", root / "killed", certificate)
+        whole = _folder(name, "whole")
+        _play(train, whole, None)
+        planned: Iterator[Kill] = _random_kills(kills, seed, whole) if isinstance(kills, int) else iter(kills)
+        wanted = kills if isinstance(kills, int) else len(kills)
+        last = _play_killed(train, name, planned, wanted, certificate)
+        for number in range(last + 1):
+            _compare(whole, _folder(name, f"killed-{number}"), certificate)
     certificate.seconds = time.perf_counter() - start
     return certificate
+
+
+def _play_killed(train: Train, root: str, kills: Iterator[Kill], wanted: int, certificate: Certificate) -> int:
+    """Trains, is killed and goes on until all kills have come; the number of the last training."""
+    number = killed = tried = 0
+    while killed < wanted and tried < 3 * wanted:
+        kill = next(kills, None)
+        ended = _play(train, _folder(root, f"killed-{number}"), kill)
+        certificate.kills.append(f"{kill or 'no kill'}: {ended}")
+        if kill is None:
+            return number
+        tried, killed, number = tried + 1, killed + (ended == "killed"), number + (ended == "ended")
+    certificate.kills.append(f"no kill: {_play(train, _folder(root, f'killed-{number}'), None)}")
+    return number
+
+
+def _folder(root: str, name: str) -> Path:
+    folder = Path(root) / name
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def _versions() -> dict[str, str]:
     return {"python": sys.version.split()[0], "torch": torch.__version__}
 
 
-def _random_kills(kills: int, seed: int, whole: Path) -> list[Kill]:
-    """Half at a point that is drawn, half at a moment, which may be in the middle of a step or of a save; all so early
-    that the training cannot have ended before the last of them."""
+def _random_kills(kills: int, seed: int, whole: Path) -> Iterator[Kill]:
+    """Half at a point that is drawn, half at a moment, which may be in the middle of a step or a save; about so early
+    that the training has not ended before the last of them."""
     length = json.loads((whole / "length.json").read_text(encoding="utf-8"))
     draw = random.Random(seed)
     share = 1 / (kills + 1)
-    points = [Kill("any", draw.randint(1, max(1, int(length["points"] * share)))) for _ in range(kills)]
-    moments = [Kill(seconds=draw.uniform(0, length["seconds"] * share / 2)) for _ in range(kills)]
-    return [points[index] if index % 2 == 0 else moments[index] for index in range(kills)]
+    while True:
+        yield Kill("any", draw.randint(1, max(1, int(length["points"] * share))))
+        yield Kill(seconds=draw.uniform(0, length["seconds"] * share / 2))
 
 
 # The processes ------------------------------------------------------------------------------------------------------
@@ -256,7 +274,8 @@ def _compare(whole: Path, killed: Path, certificate: Certificate) -> None:
         if not Shelf(folder).names():
             raise RuntimeError("the training left no checkpoint: it must use Checkpoint(to=folder) and all callbacks")
         states.append(_comparable(Shelf(folder).read("last").state, certificate.ignored))
-    certificate.difference = _first_different_step(whole, killed, certificate) or _first_difference(*states)
+    found = _first_different_step(whole, killed, certificate) or _first_difference(*states)
+    certificate.difference = certificate.difference or found
     certificate.equal = certificate.difference is None
     certificate.compared["tensors"] = sum(isinstance(value, Tensor) for value in states[0].values())
     certificate.compared["other values"] = len(states[0]) - certificate.compared["tensors"]
@@ -274,14 +293,14 @@ def _first_different_step(whole: Path, killed: Path, certificate: Certificate) -
         for name, value in reference["sums"].items():
             if line["sums"].get(name) != value:
                 return f"{name} after batch {line['batch']} (step {line['step']})"
-    certificate.compared["steps"] = compared
+    certificate.compared["steps"] = certificate.compared.get("steps", 0) + compared
     return None
 
 
 def _lines(folder: Path) -> Iterator[dict[str, Any]]:
     with open(folder / "witness.jsonl", encoding="utf-8") as file:
         for line in file:
-            if line.endswith("\n"):  # the last one may have been cut by a kill
+            with contextlib.suppress(json.JSONDecodeError):  # one that was cut by a kill
                 yield json.loads(line)
 
 
