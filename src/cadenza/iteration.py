@@ -92,7 +92,7 @@ def begin_iteration(run: Run, this: Pass) -> None:
         if score.around_stage_iter:
             enter(run, score.at_around_iter, score.around_stage_iter, this.stage_iter_exits)
     run._at = score.at_before_iter
-    if score.plan.declared & SKIP_BATCH and run._ensemble is not None:
+    if run._ensemble is not None and score.plan.declared & SKIP_BATCH:
         run._ensemble.skip(run, SKIP_BATCH)
     if run._asked & SKIP_BATCH:
         run._skipped = actions_from(this.stage, "forward")
@@ -100,16 +100,16 @@ def begin_iteration(run: Run, this: Pass) -> None:
 
 def end_iteration(run: Run, this: Pass) -> bool:
     """Counts the batch, plays the ends of its spans, deletes its fields; False if no further batch is wanted."""
-    training, score = this.training, this.score
-    if run._ensemble is not None:
-        run._ensemble.decide(run, this)
+    training, score, ensemble = this.training, this.score, run._ensemble
+    if ensemble is not None:
+        ensemble.decide(run, this)
     if run._held and training and not run._asked & STOP and is_last(run, this):
         release(run, this)
     count = score.count
     samples, tokens = count_samples(run._batch) if count is None else count(run)
     clock = run.clock
-    if run._ensemble is not None:
-        run._ensemble.count(run, this, samples, tokens)
+    if ensemble is not None:
+        ensemble.count(run, this, samples, tokens)
     elif training:
         clock.batches += 1
         clock.samples += samples

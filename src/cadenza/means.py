@@ -26,17 +26,22 @@ class Mean:
             self.losses.append(loss.detach())
         except AttributeError:
             self.losses.append(torch.tensor(loss, dtype=torch.float64))
-        self.weights.append(samples)
-        if len(self.weights) >= _FOLD:
+        weights = self.weights
+        weights.append(samples)
+        if len(weights) >= _FOLD:
             self.fold()
 
     def fold(self) -> None:
         losses = self.stacked()
         exact = torch.float32 if losses.device.type == "mps" else torch.float64
-        weights = torch.tensor(self.weights, dtype=exact)
-        if losses.device.type != "cpu":
-            weights = weights.to(losses.device, non_blocking=True)
-        total = (losses.to(exact) * weights).sum()
+        first = self.weights[0]
+        if self.weights.count(first) == len(self.weights):  # nearly always, and it needs no tensor of weights
+            total = losses.sum(dtype=exact) * first
+        else:
+            weights = torch.tensor(self.weights, dtype=exact)
+            if losses.device.type != "cpu":
+                weights = weights.to(losses.device, non_blocking=True)
+            total = (losses.to(exact) * weights).sum()
         self.total = total if self.total is None else self.total + total
         self.weight += sum(self.weights)
         self.losses.clear()

@@ -109,13 +109,12 @@ def count_samples(batch: Any) -> tuple[int, int]:
         first = first_tensor(batch)
         if first is None:
             return 1, 0
-    dimensions = first.dim()
-    if dimensions == 0:
+    shape = first.shape  # read once: each question to a tensor costs more than all the rest here
+    if not shape:
         return 1, 0
-    samples = first.size(0)
-    if dimensions == 2 and not first.is_floating_point():
-        return samples, samples * first.size(1)
-    return samples, 0
+    if len(shape) == 2 and not first.is_floating_point():
+        return shape[0], shape[0] * shape[1]
+    return shape[0], 0
 
 
 def first_tensor(batch: Any) -> Tensor | None:
