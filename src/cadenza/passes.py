@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza import decisions
 from cadenza.data import Feed
+from cadenza.feeding import feed_for
 from cadenza.frames import Epoch, Frame, Pass, take_back, verbs_of
 from cadenza.iteration import begin_iteration, end_iteration, end_of_loader, fetch_with_others, release, take
 from cadenza.points import POINTS
@@ -233,7 +234,7 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> None:
     if loader is None:
         this.loader = loader_for(run, this.stage)  # a callback may have replaced it
     try:
-        this.feed = run._feed(this)
+        this.feed = feed_for(run, this)
         if run._resume is not None:
             run._resume.set_rng(run)
         this.iterator = iter(this.feed)

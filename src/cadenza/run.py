@@ -5,64 +5,32 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from cadenza import decisions, lifecycle, passes, quiet
-from cadenza.clock import Clock
-from cadenza.data import Feed, prepare
-from cadenza.decisions import Best
+from cadenza.facts import Facts
 from cadenza.fields import NOTHING, UNWEIGHTED
 from cadenza.frames import Epoch, Frame, Outside, Pass
 from cadenza.history import History, Metrics
 from cadenza.points import Point
-from cadenza.requests import SAVED, STOP
-from cadenza.rows import Rows
+from cadenza.requests import SAVED
 from cadenza.spans import Exits, note
 from cadenza.verbs import NO_VERBS, Verbs
 
 if TYPE_CHECKING:
-    from cadenza.callback import Callback, MainCallback
+    from cadenza.callback import Callback
     from cadenza.distributed.ensemble import Ensemble
-    from cadenza.distributed.strategy import Strategy
-    from cadenza.distributed.world import World
     from cadenza.execution.executor import Executor
-    from cadenza.plan import Plan, Watched
+    from cadenza.plan import Plan
     from cadenza.resuming import Resume
+    from cadenza.training import Training
 
 
-@dataclass
-class Training:
-    """What a trainer keeps from one run to the next."""
-
-    module: nn.Module
-    optimizers: list[Optimizer]
-    criterion: Callable[..., Any] | None
-    schedulers: list[Any]
-    device: torch.device
-    strategy: Strategy
-    world: World
-    ensemble: Ensemble | None = None
-    experiment: Any = None
-    clock: Clock = field(default_factory=Clock)
-    history: History = field(default_factory=History)
-    best: Best | None = None
-    store: dict[str, Any] = field(default_factory=dict)
-    seed: int | None = None
-    seeded: bool = False
-    launched: bool = False
-    execution: Any = None
-    """How steps are executed, an ``Execution``; None is eagerly."""
-    told: list[str] = field(default_factory=list)
-    """Why steps of the last fit were not executed as asked for."""
-
-
-class Run(Rows):
+class Run(Facts):
     """One fit, validate, test or predict: handed to every callback at every point."""
 
     def __init__(self, training: Training, make_plan: Callable[[Run], Plan], mode: str = "fit", **limits: Any) -> None:
@@ -93,7 +61,13 @@ class Run(Rows):
         self.loss_weight: float | Tensor = UNWEIGHTED
         self.scaler: Any = None
         self.stop_reason: str | None = None
+        self.saved: str | None = None
         self._make_plan = make_plan
+        self._set_engine()
+        self.limit(**limits)
+
+    def _set_engine(self) -> None:
+        """What the engine notes for itself."""
         self._executor: Executor | None = None
         self._plan: Plan
         self._at: Point | None = None
@@ -122,7 +96,6 @@ class Run(Rows):
         self._last_step = sys.maxsize
         self._began = (self.clock.epochs, self.clock.steps)
         self._ending = False
-        self.saved: str | None = None
         self._committed: list[str] = []
         self._resume: Resume | None = None
         self._feeds: dict[str, tuple[Any, Any]] = {}
@@ -131,90 +104,6 @@ class Run(Rows):
         self._thread = threading.get_ident()
         self._begun = False
         self._ended = False
-        self.limit(**limits)
-
-    # What a callback reads ------------------------------------------------------------------------------------------
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """The first optimizer."""
-        return self.optimizers[0]
-
-    @property
-    def scheduler(self) -> Any:
-        """The first scheduler, or None."""
-        return self.schedulers[0] if self.schedulers else None
-
-    @property
-    def loader(self) -> Any:
-        """The loader of the pass that is open, or None."""
-        return self._pass.loader
-
-    @property
-    def batches_seen(self) -> int:
-        """How many batches the pass that is open has fetched."""
-        return self._pass.index + 1
-
-    @property
-    def num_steps(self) -> int | None:
-        """The step at which this fit ends, if it was given in steps."""
-        return None if self._last_step == sys.maxsize else self._last_step
-
-    @property
-    def is_main(self) -> bool:
-        return self.rank == 0
-
-    @property
-    def training(self) -> bool:
-        """Whether the training stage plays."""
-        return self.stage == "train"
-
-    @property
-    def best(self) -> Best | None:
-        return self.training_state.best
-
-    @property
-    def watch(self) -> Watched | None:
-        """The metric that decides what is best, if there is one."""
-        return self._plan.watch
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether the pass that is open lies inside an iteration of another."""
-        return sum(isinstance(frame, Pass) for frame in self._open) > 1
-
-    @property
-    def is_last_epoch(self) -> bool:
-        """Whether no epoch follows the one that is open, or that just ended."""
-        if self._asked & STOP or self.clock.steps >= self._last_step:
-            return True
-        behind = bool(self._open) and self.clock.epochs == self.epoch
-        return self.num_epochs is not None and self.clock.epochs + behind >= self.num_epochs
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether ``after_run`` was played, so that a save is the last one."""
-        return self._ending
-
-    @property
-    def holds_gradients(self) -> bool:
-        """Whether gradients of earlier batches wait for a step."""
-        return self._held
-
-    @property
-    def is_open(self) -> bool:
-        """Whether this run has begun and not ended yet."""
-        return self._begun and not self._ended
-
-    @property
-    def callbacks(self) -> tuple[Callback, ...]:
-        """All callbacks of this run in the order in which they play."""
-        return self._plan.callbacks
-
-    @property
-    def main(self) -> MainCallback:
-        """The callback that owns the behaviours."""
-        return self._plan.main
 
     # What a callback does -------------------------------------------------------------------------------------------
 
@@ -372,22 +261,6 @@ class Run(Rows):
         if self._open and self._open[-1].abandoned:
             passes.settle(self)  # what is asked after a break is for the loop around it
         super()._ask(request, reason)
-
-    def _feed(self, this: Pass) -> Any:
-        """What the pass reads its batches from: the loader itself, or what adapts it so that it can go on later."""
-        key = this.prefix.removesuffix("/")
-        loader, feed = self._feeds.get(key, (None, None))
-        if loader is not this.loader:
-            if isinstance(feed, Feed):
-                feed.close()
-            how: dict[str, Any] = {"rank": self.rank, "world_size": 1 if self._ensemble is None else self.world_size}
-            feed = prepare(this.loader, stage=this.stage, resumable=self._plan.saver is not None, **how)
-            self._feeds[key] = (this.loader, feed)
-        if isinstance(feed, Feed):
-            if key in self._feed_states:
-                feed.load_state_dict(self._feed_states.pop(key))
-            feed.set_epoch(self.epoch)
-        return feed
 
     def _can_save(self) -> bool:
         return self._plan.saver is not None

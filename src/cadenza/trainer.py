@@ -34,7 +34,8 @@ from cadenza.registration import (
 from cadenza.replay import ReplayResult, replay
 from cadenza.requests import REPLAN
 from cadenza.resuming import Resume, find
-from cadenza.run import Run, Training
+from cadenza.run import Run
+from cadenza.training import Training
 
 if TYPE_CHECKING:
     from cadenza.decisions import Best

@@ -16,8 +16,9 @@ from cadenza.callbacks.trial import main_callback, trainer_beside
 from cadenza.data import length_of
 
 if TYPE_CHECKING:
-    from cadenza.run import Run, Training
+    from cadenza.run import Run
     from cadenza.trainer import Trainer
+    from cadenza.training import Training
 
 _SAME = (
     "num_workers",

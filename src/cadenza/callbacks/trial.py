@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from cadenza.callback import Callback, MainCallback
 
 if TYPE_CHECKING:
-    from cadenza.run import Training
     from cadenza.trainer import Trainer
+    from cadenza.training import Training
 
 
 def main_callback(trainer: Trainer) -> MainCallback | None:

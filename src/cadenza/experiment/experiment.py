@@ -34,7 +34,8 @@ from cadenza.experiment.showing import Showing
 from cadenza.experiment.status import now, read_status
 
 if TYPE_CHECKING:
-    from cadenza.run import Run, Training
+    from cadenza.run import Run
+    from cadenza.training import Training
 
 
 class Experiment(Callback, Places, Showing):

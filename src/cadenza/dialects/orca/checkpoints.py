@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from cadenza.run import Training
+    from cadenza.training import Training
 
 
 def state_of(training: Training, *, weights_only: bool = False) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""What the passes of a run read their batches from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cadenza.data import Feed, prepare
+
+if TYPE_CHECKING:
+    from cadenza.frames import Pass
+    from cadenza.run import Run
+
+
+def feed_for(run: Run, this: Pass) -> Any:
+    """The loader of ``this`` pass itself, or what adapts it: so that it can go on later, is divided over processes, or
+    is copied to the device beside the training. Made once for a loader, and told which epoch comes."""
+    key = this.prefix.removesuffix("/")
+    loader, feed = run._feeds.get(key, (None, None))
+    if loader is not this.loader:
+        if isinstance(feed, Feed):
+            feed.close()
+        feed = prepare(
+            this.loader,
+            stage=this.stage,
+            rank=run.rank,
+            world_size=1 if run._ensemble is None else run.world_size,
+            device=run.device if copies_beside(this.loader) else None,
+            resumable=run._plan.saver is not None,
+        )
+        run._feeds[key] = (this.loader, feed)
+    if isinstance(feed, Feed):
+        if key in run._feed_states:
+            feed.load_state_dict(run._feed_states.pop(key))
+        feed.set_epoch(run.epoch)
+    return feed
+
+
+def copies_beside(loader: Any) -> bool:
+    """Whether a copy on a side stream can be faster: workers whose batches are not pinned have to be waited for."""
+    return not getattr(loader, "num_workers", 0) or bool(getattr(loader, "pin_memory", False))

@@ -1,0 +1,46 @@
+"""What a trainer keeps from one run to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from cadenza.clock import Clock
+from cadenza.decisions import Best
+from cadenza.history import History
+
+if TYPE_CHECKING:
+    from cadenza.distributed.ensemble import Ensemble
+    from cadenza.distributed.strategy import Strategy
+    from cadenza.distributed.world import World
+
+
+@dataclass
+class Training:
+    """What a trainer keeps from one run to the next."""
+
+    module: nn.Module
+    optimizers: list[Optimizer]
+    criterion: Callable[..., Any] | None
+    schedulers: list[Any]
+    device: torch.device
+    strategy: Strategy
+    world: World
+    ensemble: Ensemble | None = None
+    experiment: Any = None
+    clock: Clock = field(default_factory=Clock)
+    history: History = field(default_factory=History)
+    best: Best | None = None
+    store: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    seeded: bool = False
+    launched: bool = False
+    execution: Any = None
+    """How steps are executed, an ``Execution``; None is eagerly."""
+    told: list[str] = field(default_factory=list)
+    """Why steps of the last fit were not executed as asked for."""
