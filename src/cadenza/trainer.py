@@ -17,6 +17,7 @@ from cadenza.callback import Callback, FunctionCallback
 from cadenza.clock import Clock, Duration
 from cadenza.data import check_loader
 from cadenza.distributed import Strategy, World, choose
+from cadenza.distributed.companions import companions
 from cadenza.execution.options import Execution
 from cadenza.explain import Score, explain
 from cadenza.history import History
@@ -92,6 +93,8 @@ class Trainer:
         self._taken = {"lr": "the trainer's scheduler"} if self._training.schedulers else {}
         self._callbacks = _checked(_with_first(experiment, callbacks), self._taken)
         self._last_run: weakref.ref[Run] | None = None
+        for one in companions():
+            self.add(one)
 
     # Callbacks ------------------------------------------------------------------------------------------------------
 

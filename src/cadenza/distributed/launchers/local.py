@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import cloudpickle
 from torch import distributed as dist
@@ -172,20 +172,21 @@ def raise_first(crew: list[Worker]) -> None:
     own = sorted((pair for pair in errors if not pair[1]["news"]), key=lambda pair: pair[1]["when"])
     ended_first = [worker for worker in silent if worker.process.returncode != -9 or not errors] or silent
     for worker, found in own[:1]:
-        _raise(worker, found)
+        raise_told(worker.rank, found)
     for worker in ended_first[:1]:
         code = worker.process.returncode
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         raise WorkerDied(f"the process of rank {worker.rank} of {len(crew)} was ended {how}, and left no error behind")
     for worker, found in errors[:1]:
-        _raise(worker, found)
+        raise_told(worker.rank, found)
 
 
-def _raise(worker: Worker, found: dict[str, Any]) -> None:
+def raise_told(rank: int, found: dict[str, Any]) -> NoReturn:
+    """Raises what the process of ``rank`` told of its error, or a RuntimeError in its place if that cannot travel."""
     cause = WorkerTraceback(found["text"])
     try:
         error = pickle.loads(found["error"])
     except Exception:
-        raise RuntimeError(f"rank {worker.rank}: {found['said']}") from cause
-    error.add_note(f"cadenza: raised in the process of rank {worker.rank}")
+        raise RuntimeError(f"rank {rank}: {found['said']}") from cause
+    error.add_note(f"cadenza: raised in the process of rank {rank}")
     raise error from cause

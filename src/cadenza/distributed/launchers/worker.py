@@ -21,16 +21,17 @@ def main(path: str) -> int:
     threading.Thread(target=_follow_parent, args=(pipe.fileno(),), daemon=True).start()
     found: dict[str, Any]
     try:
-        found = {"result": _call(work)}
+        found = {"result": call(work)}
     except BaseException as error:
-        found = _told(error)
+        found = told(error)
     file = Path(path)
     file.with_suffix(".part").write_bytes(pickle.dumps(found))
     file.with_suffix(".part").replace(file)
     return int(found.get("code", 0))
 
 
-def _call(work: bytes) -> bytes:
+def call(work: bytes) -> bytes:
+    """Calls what was packed, together with the other processes; returns what it returned, packed."""
     import cloudpickle
 
     from cadenza.distributed.meeting import part
@@ -43,7 +44,7 @@ def _call(work: bytes) -> bytes:
     return result
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def told(error: BaseException) -> dict[str, Any]:
     """The exception, and its traceback as text in case it cannot travel."""
     import cloudpickle
 
