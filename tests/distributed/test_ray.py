@@ -51,7 +51,7 @@ class Notes(Callback):
 
 def trained(folder, *callbacks):
     """Trains with checkpoints, and returns what a caller may want to know."""
-    saving = Checkpoint(to=f"{folder}/checkpoints", keep_last=1, background=False)
+    saving = Checkpoint(to=f"{folder}/checkpoints", keep_last=2, background=False)
     trainer = trainer_with([saving, Notes(), *callbacks])
     history = trainer.fit(tiny_loader(), tiny_loader(), epochs=EPOCHS, resume="auto")
     weights = torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])

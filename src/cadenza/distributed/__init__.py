@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from cadenza.distributed.choice import choose
@@ -14,18 +15,32 @@ from cadenza.distributed.world import World
 if TYPE_CHECKING:
     from cadenza.distributed.ddp import DDP
     from cadenza.distributed.fsdp import FSDP
+    from cadenza.distributed.spark_data import ParquetData, spark_data
 
-__all__ = ["DDP", "FSDP", "LonelyCollective", "RankFailed", "Strategy", "World", "choose", "launch", "main_only"]
+__all__ = [
+    "DDP",
+    "FSDP",
+    "LonelyCollective",
+    "ParquetData",
+    "RankFailed",
+    "Strategy",
+    "World",
+    "choose",
+    "launch",
+    "main_only",
+    "spark_data",
+]
+_LATER = {
+    "DDP": "cadenza.distributed.ddp",
+    "FSDP": "cadenza.distributed.fsdp",
+    "ParquetData": "cadenza.distributed.spark_data",
+    "spark_data": "cadenza.distributed.spark_data",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The strategies are loaded when they are used: importing must stay quick."""
-    if name == "DDP":
-        from cadenza.distributed.ddp import DDP
-
-        return DDP
-    if name == "FSDP":
-        from cadenza.distributed.fsdp import FSDP
-
-        return FSDP
-    raise AttributeError(f"cadenza.distributed has no {name!r}")
+    """The strategies and what reads files are loaded when they are used: importing must stay quick."""
+    if name not in _LATER:
+        raise AttributeError(f"cadenza.distributed has no {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    return value

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from cadenza.distributed.launchers.local import WorkerDied, pack, raise_told
 from cadenza.distributed.launchers.post import Address, PostOffice
 from cadenza.distributed.launchers.worker import call, told
+from cadenza.distributed.world import World
 
 _PATIENCE = 2.0
 """Seconds by which one who only has news of another's error ends later, so that the error itself is delivered."""
@@ -45,13 +46,12 @@ class Errand:
         until = None if timeout is None else time.time() + timeout
         return cls(pack(fn, args), post.address, dict(environment or {}), os.getcwd(), timeout, until)
 
-    def run(self, rank: int, finish: Callable[[], None] = lambda: None) -> None:
-        """Calls the function in a worker, then ``finish``, and delivers the result or the error, which is raised."""
+    def run(self, rank: int) -> None:
+        """Calls the function in a worker, and delivers the result or the error, which is raised."""
         self.address.send(rank, None)
         watch = self._watch(rank)
         try:
             result = self._call()
-            finish()
         except BaseException as error:
             found = told(error)
             self.address.send(rank, found)
@@ -84,6 +84,11 @@ class Errand:
 
         threading.Thread(target=wait, name="cadenza time limit", daemon=True).start()
         return done
+
+
+def carry_out(packed: bytes) -> None:
+    """What a worker does that knows its rank by its environment."""
+    pickle.loads(packed).run(World.detect().rank)
 
 
 def collect(post: PostOffice, workers: int, wanted: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import pickle
@@ -22,6 +23,7 @@ from cadenza.distributed.companions import accompanied
 from cadenza.distributed.launchers.errand import Errand, collect, raise_first
 from cadenza.distributed.launchers.post import PostOffice
 from cadenza.distributed.launchers.ray_report import RayReport
+from cadenza.distributed.launchers.variables import environment_with
 
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """What the processes of a Ray that is started here get: nothing is told to anybody outside, devices stay visible."""
@@ -79,18 +81,8 @@ def _fit(trainer: Any, post: PostOffice, workers: int, wanted: str) -> Any:
 
 def work(config: dict[str, Any]) -> None:
     """What each worker does. Every trainer that it makes reports to Ray."""
-    made: list[RayReport] = []
-
-    def accompany() -> RayReport:
-        made.append(RayReport(checkpoints=config["keep"]))
-        return made[-1]
-
-    def finish() -> None:
-        for one in made:
-            one.finish()
-
-    with accompanied(accompany):
-        pickle.loads(config["errand"]).run(train.get_context().get_world_rank(), finish)
+    with accompanied(functools.partial(RayReport, checkpoints=config["keep"])):
+        pickle.loads(config["errand"]).run(train.get_context().get_world_rank())
 
 
 @contextlib.contextmanager
@@ -110,18 +102,6 @@ def cluster(address: str | None, cpus: float) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-@contextlib.contextmanager
-def environment_with(extra: Mapping[str, str]) -> Iterator[None]:
-    """Processes that are started meanwhile get ``extra``, unless the user said otherwise."""
-    added = [name for name in extra if name not in os.environ]
-    os.environ.update({name: extra[name] for name in added})
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
 
 
 @contextlib.contextmanager

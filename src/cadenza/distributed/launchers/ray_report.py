@@ -22,9 +22,9 @@ log = logging.getLogger("cadenza")
 class RayReport(Callback):
     """Reports the metrics of each epoch of a fit to Ray Train, and with ``checkpoints`` those that were committed.
 
-    A checkpoint is given to Ray before the next epoch begins, with the metrics that were known when it was saved; the
-    last ones by ``finish``. Ray waits until all workers have reported, so it plays on all ranks, and not where a
-    trainer is alone among several workers. ``launch(..., on="ray")`` adds it to every trainer.
+    The newest is given to Ray before the next epoch begins and when the run ends, with the metrics that were known when
+    it was saved. Ray waits until all workers have reported, so it plays on all ranks, and not where a trainer is alone
+    among several workers. ``launch(..., on="ray")`` adds it to every trainer.
 
     >>> RayReport().explain()
     "reports each epoch's metrics and the newest checkpoint to Ray"
@@ -34,8 +34,12 @@ class RayReport(Callback):
 
     def __init__(self, *, checkpoints: bool = True) -> None:
         self.checkpoints = checkpoints
-        self._begun: list[dict[str, float]] = []
-        self._saved: tuple[Path, dict[str, float]] | None = None
+        self._begin(None)
+
+    def _begin(self, shelf: Any) -> None:
+        self._shelf = shelf
+        self._given = "" if shelf is None else next(reversed(shelf.names()), "")
+        self._measures: dict[int, dict[str, float]] = {}
         self._reports = False
 
     def explain(self) -> str:
@@ -43,31 +47,44 @@ class RayReport(Callback):
 
     # Points ---------------------------------------------------------------------------------------------------------
 
+    def before_run(self, run: Run) -> None:
+        self._begin(shelf_of(run) if run.is_main and run.mode == "fit" else None)
+
     def after_epoch(self, run: Run) -> None:
-        if run.mode == "fit" and self._plays_with_all(run):
+        if self._plays_with_all(run):
             self._reports = True
             self._report(self._measured(run), None)
 
-    def before_epoch(self, run: Run) -> None:
-        self.finish()
-
     def before_save(self, run: Run) -> None:
-        self._begun.append(self._measured(run))
+        self._measures[run.clock.steps] = self._measured(run)
 
-    def after_save(self, run: Run) -> None:
-        """Saves are committed in the order in which they began; one that failed is not told of."""
-        folder, metrics = folder_of_saves(run), self._begun[-1]
-        self._begun = []
-        if folder is not None and run.saved is not None:
-            self._saved = folder / run.saved, metrics
+    def before_epoch(self, run: Run) -> None:
+        self._give()
 
-    def finish(self) -> None:
+    def after_error(self, run: Run) -> None:
+        self._reports = False  # the others may not come by any more
+
+    def close(self) -> None:
+        self._give()
+        self._begin(None)
+
+    def _give(self) -> None:
         """Gives Ray the newest checkpoint. Every worker comes by here, though only rank 0 has one."""
         if self._reports and self.checkpoints:
-            saved, metrics = self._saved or (None, {})
-            self._saved = None
+            saved, metrics = self._newest()
             with held(saved) as folder:
                 self._report(metrics, folder)
+
+    def _newest(self) -> tuple[Path | None, dict[str, float]]:
+        """The newest checkpoint that Ray has not got yet, and what was known when it was saved."""
+        found = {} if self._shelf is None else self._shelf.metas()
+        name = next(reversed(found), "")
+        if name in ("", self._given):
+            return None, {}
+        self._given = name
+        metrics = self._measures.get(found[name].get("step"), {})
+        self._measures = {step: kept for step, kept in self._measures.items() if step > found[name].get("step", 0)}
+        return self._shelf.store.root / name, metrics
 
     # Ray ------------------------------------------------------------------------------------------------------------
 
@@ -88,13 +105,13 @@ class RayReport(Callback):
         train.report(metrics, checkpoint=None if folder is None else train.Checkpoint.from_directory(folder))
 
 
-def folder_of_saves(run: Run) -> Path | None:
-    """The folder on a disk into which the run's checkpoints go; None if there is none, or if they go elsewhere."""
+def shelf_of(run: Run) -> Any:
+    """Where the run's checkpoints lie, if that is a folder on a disk; else None."""
     for callback in run.callbacks:
         shelf: Any = getattr(callback, "shelf", None)
         if "save" in callback.owns and shelf is not None:
-            root = getattr(shelf(run.experiment).store, "root", None)
-            return root if isinstance(root, Path) else None
+            found = shelf(run.experiment)
+            return None if found.store.remote else found
     return None
 
 

@@ -1,0 +1,26 @@
+"""Environment variables for the processes that another engine starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+
+@contextmanager
+def environment_with(extra: Mapping[str, str]) -> Iterator[None]:
+    """Processes that are started meanwhile get ``extra``, unless the user said otherwise; then all is as before.
+
+    >>> with environment_with({"CADENZA_EXAMPLE": "1"}):
+    ...     os.environ["CADENZA_EXAMPLE"]
+    '1'
+    >>> "CADENZA_EXAMPLE" in os.environ
+    False
+    """
+    added = [name for name in extra if name not in os.environ]
+    os.environ.update({name: extra[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
