@@ -28,6 +28,7 @@ SURFACE = {
     "report": (["runs"], ["--out", "--root"]),
     "ablate": (["recipe", "overrides"], ["--seeds", "--metric", "--out", *BUILDING]),
     "replay": (["file", "recipe"], ["--trainer", *BUILDING]),
+    "launch": (["command"], ["--workers", "--on", "--address", "--storage", "--restarts"]),
     "script": (["file", "arguments"], ["--dialect"]),
     "certify": (["recipe", "overrides"], ["--kills", "--seed", "--out", *BUILDING]),
 }

@@ -9,6 +9,14 @@ import shutil
 import pytest
 
 PACKAGES = {"ray": ("ray",), "spark": ("pyspark", "pyarrow", "pandas")}
+WARNINGS = {
+    "ray": ("ignore::DeprecationWarning:ray.*", "ignore::FutureWarning:ray.*"),
+    "spark": (
+        "ignore:PySpark does not yet:FutureWarning",
+        "ignore::pytest.PytestUnraisableExceptionWarning",  # the distributor leaves the pipe of its workers open
+    ),
+}
+"""What the engines themselves give cause for; it is not ours to put right."""
 
 
 def needs(engine: str) -> pytest.MarkDecorator:
@@ -24,4 +32,4 @@ def needs(engine: str) -> pytest.MarkDecorator:
             f"the tests of {engine} need {', '.join(missing)}; install it, or leave them out with "
             f"CADENZA_WITHOUT={engine}"
         )
-    return pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*", "ignore::FutureWarning:ray.*")
+    return pytest.mark.filterwarnings(*WARNINGS[engine])

@@ -117,7 +117,9 @@ def test_metrics_and_checkpoints_are_in_the_storage_of_ray(outcome):
     checkpoint, metrics = kept[-1]
     last = found[0][1]["history"].epochs[-1]
     assert metrics["val/loss"] == last["val/loss"]
-    assert [metrics["epochs"] for _, metrics in kept] == [1, 2, 3, 4, 1, 2, 3, 4]
+    epochs = [metrics["epochs"] for _, metrics in kept]
+    assert epochs[:5] == [1, 2, 3, 4, 1]  # whether Ray has heard of the next when the worker dies is a matter of luck
+    assert epochs[-2:] == [3, 4]
     state = Shelf(checkpoint.path).read("last").state
     weights = torch.cat([part.flatten() for part in state["model"].values()])
     assert torch.equal(weights, found[0][1]["weights"])

@@ -8,7 +8,19 @@ from typing import Any
 
 import typer
 
-from cadenza.cli.commands import ablate, certify, checking, looking, playing, replay, runs, script, stored, train
+from cadenza.cli.commands import (
+    ablate,
+    certify,
+    checking,
+    launch,
+    looking,
+    playing,
+    replay,
+    runs,
+    script,
+    stored,
+    train,
+)
 
 ORDER: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("train", train.train),
@@ -24,6 +36,7 @@ ORDER: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("report", runs.report),
     ("ablate", ablate.ablate),
     ("replay", replay.replay),
+    ("launch", launch.launch),
     ("script", script.script),
     ("certify", certify.certify),
 )
@@ -49,7 +62,7 @@ def make_app() -> typer.Typer:
     app = typer.Typer(no_args_is_help=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback()(_options)
     for name, command in ORDER:
-        app.command(name)(command)
+        app.command(name, context_settings=launch.SETTINGS if name == "launch" else None)(command)
     return app
 
 

@@ -15,7 +15,7 @@ from cadenza.distributed.world import World
 if TYPE_CHECKING:
     from cadenza.distributed.ddp import DDP
     from cadenza.distributed.fsdp import FSDP
-    from cadenza.distributed.spark_data import ParquetData, spark_data
+    from cadenza.distributed.parquet import ParquetData, spark_data
 
 __all__ = [
     "DDP",
@@ -33,8 +33,8 @@ __all__ = [
 _LATER = {
     "DDP": "cadenza.distributed.ddp",
     "FSDP": "cadenza.distributed.fsdp",
-    "ParquetData": "cadenza.distributed.spark_data",
-    "spark_data": "cadenza.distributed.spark_data",
+    "ParquetData": "cadenza.distributed.parquet",
+    "spark_data": "cadenza.distributed.parquet",
 }
 
 

@@ -48,10 +48,11 @@ class Errand:
 
     def run(self, rank: int) -> None:
         """Calls the function in a worker, and delivers the result or the error, which is raised."""
-        self.address.send(rank, None)
-        watch = self._watch(rank)
+        done = threading.Event()
+        again = self.address.begin(rank, lambda: None if done.is_set() else os._exit(1)) - 1
+        self._watch(rank, done)
         try:
-            result = self._call()
+            result = self._call(again)
         except BaseException as error:
             found = told(error)
             self.address.send(rank, found)
@@ -59,20 +60,22 @@ class Errand:
                 time.sleep(_PATIENCE)
             raise
         finally:
-            watch.set()
+            done.set()
         self.address.send(rank, {"result": result})
 
-    def _call(self) -> bytes:
+    def _call(self, again: int) -> bytes:
         search, work = pickle.loads(self.work)
         sys.path += [place for place in search if place not in sys.path]
+        os.environ.setdefault("TORCHELASTIC_RESTART_COUNT", "0")
+        if again:  # as under torchrun, a function can know that it was begun before
+            os.environ["TORCHELASTIC_RESTART_COUNT"] = str(again)
         os.environ.update(self.environment)
         if os.path.isdir(self.folder):  # on another machine it need not exist
             os.chdir(self.folder)
         return call(work)
 
-    def _watch(self, rank: int) -> threading.Event:
+    def _watch(self, rank: int, done: threading.Event) -> None:
         """Ends this process at the moment at which the launch has taken too long."""
-        done = threading.Event()
 
         def wait() -> None:
             if self.until is not None and not done.wait(max(0.0, self.until - time.time())):
@@ -82,8 +85,8 @@ class Errand:
                 finally:
                     os._exit(1)
 
-        threading.Thread(target=wait, name="cadenza time limit", daemon=True).start()
-        return done
+        if self.until is not None:
+            threading.Thread(target=wait, name="cadenza time limit", daemon=True).start()
 
 
 def carry_out(packed: bytes) -> None:

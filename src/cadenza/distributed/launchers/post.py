@@ -12,6 +12,7 @@ import pickle
 import secrets
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,13 +27,31 @@ class Address:
     port: int
     key: bytes = field(repr=False)
 
-    def send(self, rank: int, found: dict[str, Any] | None) -> None:
-        """Delivers what the process of ``rank`` left behind, or with None that it begins; returns when it is there."""
+    def begin(self, rank: int, bereft: Callable[[], None]) -> int:
+        """Tells that a process of ``rank`` begins, and returns how often one has. If the one who launches is gone,
+        ``bereft`` is called: nobody waits for the result any more."""
+        end, count = self._deliver(rank, None)
+
+        def listen() -> None:
+            with end, contextlib.suppress(OSError):
+                end.settimeout(None)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                end.recv(1)
+            bereft()
+
+        threading.Thread(target=listen, name="cadenza follows its launch", daemon=True).start()
+        return count
+
+    def send(self, rank: int, found: dict[str, Any]) -> None:
+        """Delivers what the process of ``rank`` left behind; when this returns it is there."""
+        self._deliver(rank, found)[0].close()
+
+    def _deliver(self, rank: int, found: dict[str, Any] | None) -> tuple[socket.socket, int]:
         letter = pickle.dumps((rank, found))
         head = len(letter).to_bytes(8, "little") + hashlib.sha256(letter).digest()
-        with socket.create_connection((self.host, self.port), timeout=60) as end:
-            end.sendall(head + _sign(self.key, head) + letter)
-            _read(end, 1)
+        end = socket.create_connection((self.host, self.port), timeout=60)
+        end.sendall(head + _sign(self.key, head) + letter)
+        return end, int.from_bytes(_read(end, 8), "little")
 
 
 class PostOffice:
@@ -46,6 +65,8 @@ class PostOffice:
 
     def __init__(self, host: str) -> None:
         self.found: dict[int, dict[str, Any]] = {}
+        self.begun: dict[int, int] = {}
+        self._held: list[socket.socket] = []
         self._listener = socket.create_server((host, 0), backlog=1024)
         self._listener.settimeout(0.5)  # closing it does not wake one who accepts
         self.address = Address(host, self._listener.getsockname()[1], secrets.token_bytes(32))
@@ -60,6 +81,8 @@ class PostOffice:
         self._open = False
         self._thread.join()
         self._listener.close()
+        for end in self._held:
+            end.close()
 
     def _receive(self) -> None:
         while self._open:
@@ -69,20 +92,30 @@ class PostOffice:
 
     def _take(self, end: socket.socket) -> None:
         """One letter. Who does not know the key is not listened to any further."""
-        with end, contextlib.suppress(OSError, EOFError):
+        keep = False
+        try:
             end.settimeout(60)
             head, signature = _read(end, 8 + _DIGEST), _read(end, _DIGEST)
-            if not hmac.compare_digest(signature, _sign(self.address.key, head)):
-                return
-            letter = _read(end, int.from_bytes(head[:8], "little"))
-            if hashlib.sha256(letter).digest() != head[8:]:
-                return
-            rank, found = pickle.loads(letter)
-            if found is None:
-                self.found.pop(rank, None)
-            else:
-                self.found[rank] = found
-            end.sendall(b"!")
+            if hmac.compare_digest(signature, _sign(self.address.key, head)):
+                letter = _read(end, int.from_bytes(head[:8], "little"))
+                if hashlib.sha256(letter).digest() == head[8:]:
+                    keep = self._file(end, *pickle.loads(letter))
+        except (OSError, EOFError):
+            pass  # who sent it will see that it was not answered
+        finally:
+            if not keep:
+                end.close()
+
+    def _file(self, end: socket.socket, rank: int, found: dict[str, Any] | None) -> bool:
+        """Notes what was told. The line of one who begins is held as long as this is open."""
+        if found is None:
+            self.begun[rank] = self.begun.get(rank, 0) + 1
+            self.found.pop(rank, None)
+            self._held.append(end)
+        else:
+            self.found[rank] = found
+        end.sendall(self.begun.get(rank, 0).to_bytes(8, "little"))
+        return found is None
 
 
 def _sign(key: bytes, head: bytes) -> bytes:

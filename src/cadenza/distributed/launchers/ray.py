@@ -71,11 +71,22 @@ def start(
 
 
 def _fit(trainer: Any, post: PostOffice, workers: int, wanted: str) -> Any:
-    try:
-        with own_signals():
+    """Waits for Ray in a thread of its own: in the main one it would take Ctrl-C for itself, which then is lost."""
+    failed: list[BaseException] = []
+
+    def wait() -> None:
+        try:
             trainer.fit()
-    except train.TrainingFailedError as error:
-        raise_first(post, workers, error)
+        except BaseException as error:
+            failed.append(error)
+
+    waiting = threading.Thread(target=wait, name="cadenza waits for Ray", daemon=True)
+    waiting.start()
+    waiting.join()
+    if failed and not isinstance(failed[0], train.TrainingFailedError):
+        raise failed[0]
+    if failed:
+        raise_first(post, workers, failed[0])
     return collect(post, workers, wanted)
 
 

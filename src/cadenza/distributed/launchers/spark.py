@@ -1,4 +1,4 @@
-"""Workers that Spark's TorchDistributor starts: beside the driver, or as the tasks of one barrier stage of a cluster."""
+"""Workers that Spark's TorchDistributor starts: beside the driver, or as the tasks of a barrier stage of a cluster."""
 
 from __future__ import annotations
 
@@ -79,23 +79,24 @@ def make_session(workers: int) -> Any:
         "spark.driver.bindAddress": "127.0.0.1",
     }
     builder: Any = SparkSession.builder.master(f"local[{workers}]").appName("cadenza")
-    with environment_with({"PYSPARK_PYTHON": sys.executable}):
+    with environment_with({"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}):
         return builder.config(map=settings).getOrCreate()
 
 
 def is_local(spark: Any) -> bool:
-    master = spark.conf.get("spark.master", "")
+    master = str(spark.conf.get("spark.master", ""))
     return master == "local" or master.startswith("local[")
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Spark's distributor tells when it begins and ends; that is left out."""
+    """Spark's distributor tells when it begins and ends, and torchrun that it chose a number of threads: left out."""
     logger = logging.getLogger("TorchDistributor")
     known = logger.disabled
     logger.disabled = True
     try:
-        yield
+        with environment_with({"OMP_NUM_THREADS": "1"}):
+            yield
     finally:
         logger.disabled = known
 
