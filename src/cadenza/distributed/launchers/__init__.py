@@ -48,8 +48,8 @@ def launch(fn: Callable[..., Any], *args: Any, workers: int = 2, on: str = "loca
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("cadenza"):
             raise
-        extra = "launch" if on == "local" else on
+        package, extra = (error.name or "").partition(".")[0], "launch" if on == "local" else on
         raise ModuleNotFoundError(
-            f"launching on {on!r} needs {error.name}: pip install 'cadenza[{extra}]'", name=error.name
+            f"launching on {on!r} needs {package}: pip install 'cadenza[{extra}]'", name=error.name
         ) from error
     return engine.start(fn, args, workers, **options)
