@@ -24,7 +24,9 @@ def feed_for(run: Run, this: Pass) -> Any:
             stage=this.stage,
             rank=run.rank,
             world_size=1 if run._ensemble is None else run.world_size,
-            device=run.device if copies_beside(this.loader) else None,
+            device=run.device
+            if getattr(this.loader, "pin_memory", False)
+            else None,  # a wish for copies beside the step
             resumable=run._plan.saver is not None,
         )
         run._feeds[key] = (this.loader, feed)
@@ -33,8 +35,3 @@ def feed_for(run: Run, this: Pass) -> Any:
             feed.load_state_dict(run._feed_states.pop(key))
         feed.set_epoch(run.epoch)
     return feed
-
-
-def copies_beside(loader: Any) -> bool:
-    """Whether a copy on a side stream can be faster: workers whose batches are not pinned have to be waited for."""
-    return not getattr(loader, "num_workers", 0) or bool(getattr(loader, "pin_memory", False))
