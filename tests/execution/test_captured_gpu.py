@@ -586,6 +586,7 @@ class Wraps(Callback):
 
 
 @pytest.mark.usefixtures("one_process")
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")  # the opened step is not on the stream of Wraps
 def test_distributed_data_parallel() -> None:
     results = []
     for mode, watchers in (("captured", ()), ("auto", (Looks(),))):
