@@ -19,7 +19,7 @@ from cadenza.fields import GONE
 from cadenza.history import History
 from cadenza.plan import Plan
 from cadenza.run import Run
-from cadenza.tape import plays_again, read_tape, restore, restore_rng
+from cadenza.tape import plays_again, read_tape, restore, restore_rng, to_host
 
 if TYPE_CHECKING:
     from cadenza.trainer import Trainer
@@ -92,7 +92,7 @@ class _Batches:
         self.tape = tape
 
     def __iter__(self) -> Iterator[Any]:
-        return (record["batch"] for record in self.tape["batches"])
+        return (to_host(record["batch"]) for record in self.tape["batches"])  # a copy: callbacks may change it in place
 
     def __len__(self) -> int:
         if self.tape["moment"]["length"] is None:

@@ -22,12 +22,15 @@ from cadenza.callback import Callback, Order
 from cadenza.data import length_of
 from cadenza.frames import Pass
 from cadenza.history import read
+from cadenza.lending import Lending, Loan, is_plain, lasting
 from cadenza.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
     from cadenza.run import Run
 
 FORMAT = "cadenza replay 1"
+_PROVEN = 16
+"""So many batches into a tape it is judged whether batches can be kept without a copy."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -100,20 +103,28 @@ def restore_rng(state: dict[str, Any], device: torch.device) -> None:
 
 def capture(run: Run, into: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that shapes what a training does from here on. ``into`` is an earlier moment that is let go of."""
-    module = run.module
+    module, before = run.module, into.get
     return {
         "rng": rng_state(run.device),
-        "tensors": to_host(dict(_tensors(module)), "the model", into.get("tensors")),
+        "tensors": to_host(dict(_tensors(module)), "the model", before("tensors")),
         "frozen": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
         "training": {name: inner.training for name, inner in module.named_modules()},
-        "gradients": to_host({name: p.grad for name, p in module.named_parameters() if p.grad is not None}),
+        "gradients": to_host(
+            {name: p.grad for name, p in module.named_parameters() if p.grad is not None},
+            "a gradient",
+            before("gradients"),
+        ),
         "optimizers": to_host(
-            [optimizer.state_dict() for optimizer in run.optimizers], "an optimizer", into.get("optimizers")
+            [optimizer.state_dict() for optimizer in run.optimizers], "an optimizer", before("optimizers")
         ),
         "schedulers": [to_host(scheduler.state_dict(), "a scheduler") for scheduler in run.schedulers],
         # The state of a scaler cannot be had without waiting for the device.
         "scaler": None if run.scaler is None else to_host(run.scaler.state_dict(), "the scaler"),
-        "callbacks": {c.name: to_host(c.state_dict(), c.name) for c in run.callbacks if plays_again(c)},
+        "callbacks": {
+            c.name: to_host(c.state_dict(), c.name, before("callbacks", {}).get(c.name))
+            for c in run.callbacks
+            if plays_again(c)
+        },
         "clock": run.clock.state_dict(),
         "num_epochs": run.num_epochs,
         "last_step": run._last_step,
@@ -178,6 +189,8 @@ class Tape:
         self.every, self.memory = every, memory
         self.moment: dict[str, Any] = {}
         self.batches: list[dict[str, Any]] = []
+        self._loans: list[Loan | None] = []
+        self._lending = Lending()
         self._spare: list[Any] = []
         self._host_draws = True
         self._bytes = 0
@@ -194,8 +207,12 @@ class Tape:
 
     def begin(self, run: Run) -> None:
         """Captures the moment; the tape is empty after it."""
-        self._spare = [kept["batch"] for kept in self.batches]
+        if not all(lasting(part) for loan in self._loans if loan is not None for part in loan.batch):
+            self._lending.distrust()
+        copied = zip(self.batches, self._loans, strict=True)
+        self._spare = [kept["batch"] if loan is None else None for kept, loan in copied]  # what is lent is not ours
         self.batches.clear()
+        self._loans.clear()
         self.moment = capture(run, self.moment)
         self._host_draws = draws_on_the_host(run.loader)
         self._bytes, self._next, self._ended = 0, run.clock.batches, False
@@ -205,21 +222,41 @@ class Tape:
 
         Returns its number on the tape, or None if the tape has ended.
         """
-        if self._ended or self._next != run.clock.batches:  # else batches are missing in between
+        clock, loans = run.clock, self._loans
+        if loans and loans[-1] is not None and not loans[-1].is_intact():
+            self._lending.distrust()
+            self._ended = True
+        if self._ended or self._next != clock.batches:  # else batches are missing in between
             self._ended = True
             return None
-        number = len(self.batches)
-        batch = to_host(run.batch, "the batch", self._spare[number] if number < len(self._spare) else None)
-        self._bytes += sum(tensor.nbytes for tensor in tensors_in(batch))
-        self._next = run.clock.batches + 1
-        place = {"batch_idx": run.batch_idx, "epoch": run.epoch, "step": run.clock.steps}
-        rng = rng_state(run.device, host=self._host_draws)
-        self.batches.append({"batch": batch, "rng": rng, "loss": None, **place})
-        return number
+        self._next = clock.batches + 1
+        kept = {"batch": self._keep(run.batch), "rng": rng_state(run.device, host=self._host_draws), "loss": None}
+        self.batches.append({**kept, "batch_idx": run.batch_idx, "epoch": run.epoch, "step": clock.steps})
+        return len(self.batches) - 1
+
+    def _keep(self, batch: Any) -> Any:
+        """A copy of ``batch``, or the batch itself once it is known that nobody changes batches."""
+        lending, number = self._lending, len(self.batches)
+        if lending.trusted and is_plain(batch):
+            loan = Loan(batch)
+            self._loans.append(loan)
+            for part in batch:
+                self._bytes += part.nbytes
+            return loan.batch
+        kept = to_host(batch, "the batch", self._spare[number] if number < len(self._spare) else None)
+        self._loans.append(None)
+        self._bytes += sum(tensor.nbytes for tensor in tensors_in(kept))
+        if lending.trusted is None:
+            lending.watch(batch, kept)
+            if number >= _PROVEN:
+                lending.judge()
+        return kept
 
     def write(self, path: Path, last: int, hit: dict[str, Any]) -> None:
         """Writes the file, up to and with batch ``last``. It is there as a whole or not at all."""
-        kept = self.batches[: last + 1]
+        if not all(loan is None or loan.is_intact() for loan in self._loans[: last + 1]):
+            raise CannotKeep("a batch was changed in place, which the first ones of this fit were not")
+        kept = [{**one, "batch": to_host(one["batch"])} for one in self.batches[: last + 1]]  # one may be a view
         losses = read(float("nan") if kind["loss"] is None else kind["loss"] for kind in kept)  # waits for the device
         batches = [
             {**one, "rng": _plain_rng(one["rng"]), "loss": None if one["loss"] is None else loss}

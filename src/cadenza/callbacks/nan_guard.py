@@ -68,7 +68,8 @@ class NaNGuard(Callback):
 
     Every ``snapshot_every`` batches and at the beginning of each epoch the state of the training is copied to the host,
     and after that every batch with its random numbers; when those batches exceed ``batch_memory`` bytes, the next
-    snapshot comes sooner. ``snapshot_every=None`` keeps nothing and writes no file. The first hit of a fit is written
+    snapshot comes sooner. Batches of plain tensors on the host that nobody changes are not copied but held.
+    ``snapshot_every=None`` keeps nothing and writes no file. The first hit of a fit is written
     to ``folder``, else to the folder ``nan`` of the run's experiment, else to a temporary one; the message says where.
 
     >>> import cadenza, torch
@@ -181,9 +182,7 @@ class NaNGuard(Callback):
         if self._tape is None:
             return None
         try:
-            if (
-                self._tape.due and not run.holds_gradients
-            ):  # gradients that are held belong to batches before the moment
+            if self._tape.due and not run.holds_gradients:  # which belong to batches before the moment
                 self._tape.begin(run)
             return self._tape.record(run)
         except CannotKeep as error:
@@ -236,9 +235,10 @@ class NaNGuard(Callback):
 
     def _note_loss(self, run: Run) -> Tensor | None:
         """The loss of this batch, kept where it is; None if it was skipped."""
-        if self._place is None or not hasattr(run, "loss"):
+        played: Tensor | None = getattr(run, "loss", None)
+        if self._place is None or played is None:
             return None
-        loss = run.loss.detach().reshape(())
+        loss = played.detach().reshape(()) if played.dim() else played.detach()
         if self._tape is not None and self._place.taped is not None:
             self._tape.batches[self._place.taped]["loss"] = loss
         return loss
@@ -292,6 +292,8 @@ class NaNGuard(Callback):
         hit = {"kind": kind, "value": value, "step": place.step, "epoch": place.epoch, "batch_idx": place.batch_idx}
         try:
             self._tape.write(path, place.taped, hit)
+        except CannotKeep as error:
+            return f"; nothing was kept for a replay: {error}"
         except (OSError, RuntimeError) as error:  # torch raises the latter when a disk is full
             return f"; the replay file could not be written: {error}"
         self.file = path
