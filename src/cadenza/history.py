@@ -48,7 +48,7 @@ def unknown_metric(name: str, known: Iterable[str]) -> str:
     """What to say when ``name`` is asked for and does not exist."""
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else "."
     return f"no metric {name!r}{hint} Known: {', '.join(names) if names else 'none yet'}"
 
 

@@ -195,4 +195,4 @@ def nearest_point(name: object) -> str:
     if not isinstance(name, str):
         return f"{name!r} is no point; one is named by a text, such as 'after_epoch'"
     near = nearest(name) or next(iter(get_close_matches(name, POINTS, n=1, cutoff=0.3)), None)
-    return f"{name!r} is no point{f'; did you mean {near!r}?' if near else ''} `cadenza points` lists them all"
+    return f"{name!r} is no point{f'; did you mean {near!r}?' if near else '.'} `cadenza points` lists them all"

@@ -166,9 +166,11 @@ def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def plays_again(callback: Callback) -> bool:
-    """Whether a callback takes part when a stretch is played again: those who measure, report and save do not."""
+    """Whether a callback takes part when a stretch is played again: those who measure, report and save do not, unless
+    they set a learning rate by what they measure."""
     inner = getattr(callback, "callback", callback)  # what a When limits
-    return callback.order < Order.MEASURE and getattr(inner, "replayed", True) and not hasattr(callback, "save")
+    shapes = callback.order < Order.MEASURE or any(owned.startswith("lr") for owned in callback.owns)
+    return shapes and getattr(inner, "replayed", True) and not hasattr(callback, "save")
 
 
 # The tape -----------------------------------------------------------------------------------------------------------

@@ -155,6 +155,16 @@ def test_it_stops_when_the_loss_runs_away() -> None:
     assert all(value <= 2 * min(sweep.smoothed[: i + 1]) for i, value in enumerate(sweep.smoothed[:-1]))
 
 
+def test_a_fit_that_is_too_short_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    trainer, _ = training(LRFinder(1e-3, 1, steps=12))
+    trainer.fit(tiny_loader(), epochs=1)
+    assert len(trainer.store["lr_finder"].lrs) == 3
+    assert "LRFinder made 3 of its 12 steps, up to a learning rate of 0.00351" in caplog.text
+    caplog.clear()
+    trainer.fit(tiny_loader(), steps=12)
+    assert caplog.text == ""
+
+
 def test_a_loss_that_is_not_finite_ends_it_and_is_left_out() -> None:
     class Breaking(MainCallback):
         def on_iter_loss(self, run: Any) -> None:

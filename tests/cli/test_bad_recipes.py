@@ -71,6 +71,11 @@ BAD = {
         [],
         "there is no metric 'acuracy'; did you mean 'accuracy'?",
     ),
+    "a variable that is not in the environment": (
+        HEAD + "seed: ${oc.env:NOT_THERE_AT_ALL}\n",
+        [],
+        "my.yaml:2: seed: Environment variable 'NOT_THERE_AT_ALL' not found",
+    ),
     "negative epochs": (
         HEAD + "fit: {epochs: -1}\n",
         [],

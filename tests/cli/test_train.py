@@ -276,7 +276,7 @@ def test_runs_compare_report_validate_test_and_predict(two_runs, capsys):
         (["runs"], 1, "there are no runs in runs"),
         (["compare", "x"], 2, "two or more runs"),
         (["compare", "x", "y"], 1, "no run 'x'"),
-        (["report", "x"], 1, "no run 'x'"),
+        (["report", "x"], 1, "no run 'x' in runs. `cadenza runs` lists them"),
         (["validate", "x"], 1, "no run 'x'"),
         (["predict", "x", "val"], 1, "no run 'x'"),
         (["explain", "digts"], 1, "did you mean 'digits'"),

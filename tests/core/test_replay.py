@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from cadenza import Callback, Order, Trainer
+from cadenza.callbacks import EMA, Accumulate, CosineSchedule, OneCycleSchedule, Schedule
 from cadenza.callbacks.nan_guard import NaNGuard
 from cadenza.culprit import not_finite
 from cadenza.tape import CannotKeep, to_host
@@ -197,8 +198,11 @@ def adam(parameters):
         {"callbacks": [Noise]},
         {"callbacks": [Noise, Hold]},
         {"optimizer": adam, "scheduler": milestones},
+        {"callbacks": [lambda: CosineSchedule(warmup="3 steps"), EMA]},
+        {"callbacks": [lambda: Accumulate(2), lambda: Schedule(torch=milestones, cadence="step")]},
+        {"callbacks": [OneCycleSchedule], "optimizer": adam},
     ],
-    ids=["plain", "random callback", "accumulation", "Adam and a schedule"],
+    ids=["plain", "random callback", "accumulation", "Adam and a schedule", "cosine", "torch's", "one cycle"],
 )
 def test_a_replay_arrives_where_the_run_was_before_that_batch(tmp_path, bad, options):
     """Dropout, batch norm, momentum, schedule, callbacks, random numbers: compared with a run that ends there."""

@@ -163,7 +163,7 @@ def chosen(model: nn.Module, modules: Modules) -> dict[str, nn.Module]:
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in every):
             near = get_close_matches(pattern, every, n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise ValueError(f"the model has no module {pattern!r}{hint} Known: {', '.join(every)}")
     return {name: module for name, module in every.items() if any(fnmatchcase(name, p) for p in patterns)}
 

@@ -114,7 +114,7 @@ def unknown_part(module: nn.Module, name: str) -> str:
     known = [n for n, _ in (*module.named_modules(), *module.named_parameters()) if n]
     near = get_close_matches(name, known, n=1, cutoff=0.4)
     parts = ", ".join(n for n, _ in module.named_children()) or "none"
-    return f"the model has no parameter in {name!r}{f'; did you mean {near[0]!r}?' if near else ''} Its parts: {parts}"
+    return f"the model has no parameter in {name!r}{f'; did you mean {near[0]!r}?' if near else '.'} Its parts: {parts}"
 
 
 def _durations(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from cadenza.registration import CallbackError
 if TYPE_CHECKING:
     from cadenza.run import Run
     from cadenza.trainer import Trainer
+
+log = logging.getLogger("cadenza")
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class LRFinder(Callback):
     ``smoothing`` from 0 to below 1 says how much of the past is in the smoothed loss. Then the fit is stopped, and
     weights, buffers, optimizers, random numbers and the generators of the loader are exactly as before. There is no
     validation. The result is in ``run.store["lr_finder"]``, which is ``trainer.store`` afterwards: ``lrs``, ``losses``,
-    ``smoothed``, ``suggestion`` and ``plot()``. The fit must be long enough for all steps.
+    ``smoothed``, ``suggestion`` and ``plot()``. A fit that is too short for all steps is warned of.
 
     Only the clock and the history still tell of the sweep, and other callbacks saw it; ``find_lr(trainer, loader)``
     does the same beside the trainer and leaves no trace at all. Each step reads the loss, and so waits for the device.
@@ -174,6 +177,17 @@ class LRFinder(Callback):
             run.stop(f"{self.name}: all {self.steps} steps are made")
         elif self._diverges():
             run.stop(f"{self.name}: the loss is more than {self.stop_factor:g} times its best")
+
+    def after_run(self, run: Run) -> None:
+        if self._snapshot is not None and run.stop_reason is None:
+            log.warning(
+                "%s made %d of its %d steps, up to a learning rate of %g: the fit was too short; fit(steps=%d) is enough",
+                self.name,
+                self._made,
+                self.steps,
+                self._lr(max(self._made - 1, 0)),
+                self.steps,
+            )
 
     def _lr(self, index: int) -> float:
         return float(self.start * (self.end / self.start) ** (min(index, self.steps - 1) / (self.steps - 1)))

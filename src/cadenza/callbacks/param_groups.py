@@ -74,7 +74,7 @@ def _find(optimizer: Optimizer, wanted: int | str) -> int:
         return names.index(wanted)
     known = [name for name in names if isinstance(name, str)]
     near = get_close_matches(wanted, known, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else "."
     listed = ", ".join(known) if known else 'none; name them with {"params": ..., "name": "head"}'
     raise ValueError(f"there is no parameter group named {wanted!r}{hint} Known: {listed}")
 

@@ -122,3 +122,5 @@ class TorchDriver:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._loaded = list(state["schedulers"]) or None
+        if self._loaded is None:
+            self._schedulers = []  # there were none yet: those of a later moment are made anew

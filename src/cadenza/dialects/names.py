@@ -18,7 +18,7 @@ def dialect(name: str) -> Dialect:
     """
     if name not in NAMES:
         near = nearest(str(name), NAMES)
-        hint = f"; did you mean {near!r}?" if near else ""
+        hint = f"; did you mean {near!r}?" if near else "."
         raise ValueError(f"there is no dialect {name!r}{hint} There are: {', '.join(NAMES)}")
     found = import_module(f"cadenza.dialects.{name}").DIALECT
     assert isinstance(found, Dialect)

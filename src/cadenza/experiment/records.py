@@ -135,7 +135,7 @@ def find_run(run: RunName, root: RunName = "runs") -> Path:
         return max(named, key=lambda folder: folder.name)
     names = [*(folder.name for folder in found), *(f"{folder.parts[-3]}/{folder.parts[-2]}" for folder in found)]
     near = get_close_matches(text, names, n=1, cutoff=0.3)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else "."
     raise FolderError(f"no run {text!r} in {Path(root)}{hint} `cadenza runs` lists them")
 
 

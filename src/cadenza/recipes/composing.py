@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,13 +66,16 @@ def _composed(shelf: Shelf, choices: list[Override]) -> DictConfig:
 def _plain(error: BaseException) -> str:
     cause = error.__cause__ if not str(error).strip() and error.__cause__ is not None else error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    return lines[0].replace(PRIMARY, "the recipe") if lines else type(cause).__name__
+    if not lines:
+        return type(cause).__name__
+    inside = re.fullmatch(r"\w+ raised while resolving interpolation: [\"']?(.*?)[\"']?", lines[0])
+    return (inside[1] if inside else lines[0]).replace(PRIMARY, "the recipe")
 
 
 def _resolved(config: DictConfig, origins: Origins, primary: Path) -> Composed:
-    _refuse_missing(config, origins)
     raw = OmegaConf.to_container(config, resolve=False)
     try:
+        _refuse_missing(config, origins)
         tree = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
         raise RecipeError(f"{display(primary)}: {_plain(error)}") from None

@@ -60,5 +60,5 @@ def as_phase(phase: Phase | str) -> Phase:
     if name in Phase.__members__:
         return Phase[name]
     near = get_close_matches(name, list(Phase.__members__), n=1, cutoff=0.4)
-    hint = f"; did you mean Phase.{near[0]}?" if near else ""
+    hint = f"; did you mean Phase.{near[0]}?" if near else "."
     raise ValueError(f"supergradients: {phase!r} is no phase{hint} There are {', '.join(Phase.__members__)}")

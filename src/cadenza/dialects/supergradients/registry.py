@@ -107,7 +107,7 @@ def find(kind: str, name: str) -> Any:
         from cadenza.dialects.table import nearest
 
         near = nearest(name, registry)
-        hint = f"; did you mean {near!r}?" if near else ""
+        hint = f"; did you mean {near!r}?" if near else "."
         known = ", ".join(registry) or "none"
         raise KeyError(f"supergradients: no {kind} is registered as {name!r}{hint} Registered: {known}")
     return registry[name].load()

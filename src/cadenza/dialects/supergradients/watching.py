@@ -19,7 +19,7 @@ def watched_name(said: str, losses: list[str], metrics: Iterable[str]) -> str:
     found = next((name for name in known if _plain(name) == _plain(said)), None)
     if found is None:
         near = nearest(said, known)
-        hint = f"; did you mean {near!r}?" if near else ""
+        hint = f"; did you mean {near!r}?" if near else "."
         raise ValueError(f"supergradients: metric_to_watch is {said!r}{hint} There are {', '.join(known)}")
     if found in losses:
         return "val/loss" if len(losses) == 1 else f"val/{found}"
