@@ -85,6 +85,10 @@ class Callback(Stubs):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back what ``state_dict`` returned."""
 
+    def _keeps_state(self) -> bool:
+        """Whether it will have something to keep, even if it has nothing yet."""
+        return overrides(type(self), "state_dict")
+
     def recorded_as(self, run: Run) -> Hashable:
         """What a capturable callback will do in this step, as far as the host decides it: steps that differ in it are
         recorded one by one. Asked before each step that may be recorded or replayed."""

@@ -173,14 +173,13 @@ def check_together(callbacks: Sequence[Callback], taken: Mapping[str, str] | Non
                     f"{owners[whose]} and {callback.name} both own {thing!r}; only one of them can set it"
                 )
             owners[thing] = callback.name
-    keyed: dict[str, Callback] = {}
-    for callback in callbacks:
-        if callback.state_dict() and callback.name in keyed:
+    keyed: set[str] = set()
+    for callback in (one for one in callbacks if one._keeps_state()):
+        if callback.name in keyed:
             raise CallbackError(
                 f"two callbacks keep their state under the name {callback.name!r}; give one of them another .name"
             )
-        if callback.state_dict():
-            keyed[callback.name] = callback
+        keyed.add(callback.name)
 
 
 def _overlapping(thing: str, owners: Mapping[str, str]) -> list[str]:

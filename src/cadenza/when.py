@@ -127,6 +127,9 @@ class When(Callback):
     def state_dict(self) -> dict[str, Any]:
         return self.callback.state_dict()
 
+    def _keeps_state(self) -> bool:
+        return self.callback._keeps_state()
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.callback.load_state_dict(state)
 

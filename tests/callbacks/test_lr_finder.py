@@ -159,7 +159,7 @@ def test_a_fit_that_is_too_short_is_told(caplog: pytest.LogCaptureFixture) -> No
     trainer, _ = training(LRFinder(1e-3, 1, steps=12))
     trainer.fit(tiny_loader(), epochs=1)
     assert len(trainer.store["lr_finder"].lrs) == 3
-    assert "LRFinder made 3 of its 12 steps, up to a learning rate of 0.00351" in caplog.text
+    assert "LRFinder made 3 of its 12 steps, up to a rate of 0.00351" in caplog.text
     caplog.clear()
     trainer.fit(tiny_loader(), steps=12)
     assert caplog.text == ""

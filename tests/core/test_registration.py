@@ -273,6 +273,19 @@ def test_two_states_under_one_name() -> None:
     made(stateful(), stateful(name="Other"), callback_with())
 
 
+def test_two_states_under_one_name_that_are_empty_yet() -> None:
+    """An average that begins with the first epoch would overwrite the other in every checkpoint."""
+
+    def empty(**more: Any) -> Any:
+        return callback_with(state_dict=lambda self: {}, **more)
+
+    with pytest.raises(CallbackError, match=r"under the name 'Mine'.*\.name"):
+        made(empty(), empty())
+    with pytest.raises(CallbackError, match="keep their state under the name"):
+        made(When(empty(), every="1 epoch"), When(empty(), every="1 epoch"))
+    made(empty(), empty(name="Other"), When(callback_with(), every="1 epoch"), When(callback_with(), every="1 epoch"))
+
+
 WRONG_DECLARATIONS = [
     ("order", "first"),
     ("order", 1.5),

@@ -39,6 +39,12 @@ def test_names_in_overrides_may_be_spelled_otherwise(name):
     assert len([label for label in recipe.plan.callbacks if fold(label) == "earlystopping"]) == 1
 
 
+def test_two_of_a_kind_keep_their_states_apart(write):
+    recipe = load(write("defaults: [digits, _self_]\ncallbacks:\n  - EMA\n  - EMA: {decay: 0.5}\n"))
+    built = recipe.build().callbacks
+    assert (built["ema"].name, built["ema_2"].name, built["ema_2"].decay) == ("EMA", "ema_2", 0.5)
+
+
 def test_the_list_form_says_the_same_as_the_mapping(write):
     head = "defaults: [digits, _self_]\ncallbacks:\n"
     listed = load(write(head + "  - EMA\n  - EarlyStopping: {patience: 3}\n", "listed.yaml"))

@@ -134,6 +134,7 @@ class LRFinder(Callback):
         self._begin()
         try:
             yield
+            self._tell_if_short(run)
         finally:
             if self._snapshot is not None:
                 self._snapshot.restore()
@@ -178,10 +179,10 @@ class LRFinder(Callback):
         elif self._diverges():
             run.stop(f"{self.name}: the loss is more than {self.stop_factor:g} times its best")
 
-    def after_run(self, run: Run) -> None:
+    def _tell_if_short(self, run: Run) -> None:
         if self._snapshot is not None and run.stop_reason is None:
             log.warning(
-                "%s made %d of its %d steps, up to a learning rate of %g: the fit was too short; fit(steps=%d) is enough",
+                "%s made %d of its %d steps, up to a rate of %g: the fit was too short; fit(steps=%d) is enough",
                 self.name,
                 self._made,
                 self.steps,

@@ -166,6 +166,9 @@ class Adapter(Callback):
         save = getattr(self.foreign, "state_dict", None)
         return dict(save()) if callable(save) else {}
 
+    def _keeps_state(self) -> bool:
+        return bool(self.state_dict())  # of foreign callbacks nothing more is known
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load = getattr(self.foreign, "load_state_dict", None)
         if callable(load):

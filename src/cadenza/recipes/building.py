@@ -53,11 +53,13 @@ class Builder:
 
     def callbacks(self) -> dict[str, Callback]:
         """The callbacks of the recipe; refused together as a trainer would."""
-        found = {}
+        found: dict[str, Callback] = {}
         for section, blueprints in (("callbacks", self.plan.callbacks), ("trackers", self.plan.trackers)):
             for name, blueprint in blueprints.items():
                 callback = blueprint.build()
                 self._checked((section, name), check_callback, callback)
+                if any(other.name == callback.name for other in found.values()):
+                    callback.name = name  # two of a kind are told apart, in messages and in checkpoints
                 found[name if name not in found else f"{section}.{name}"] = callback
         taken = {"lr": f"the scheduler ({self.origins.at(('scheduler',))})"} if self.plan.schedulers else {}
         self._checked(("callbacks",), check_together, list(found.values()), taken)
