@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Train = Callable[[Path, list[Callback]], object] | str
 IGNORED = ("clock/seconds", "callbacks/Checkpoint/*", "*second*", "*time*", "*_ms", "*/ms/*", "*memory*")
 """What is not compared: wall times, and the name of the run."""
+PRELOADED = ["cadenza.certifying", "cadenza.callbacks", "cadenza.checkpoint", "torch._dynamo"]
+"""What a training needs. Every optimizer imports the last when it is made, which takes longer than a small training."""
 
 
 @dataclass(frozen=True)
@@ -158,11 +160,11 @@ def _play(train: Train, folder: Path, kill: Kill | None) -> str:
 
 
 def _context() -> Any:
-    """A server that has torch loaded makes a process in a moment; where there is none, each loads it anew."""
+    """A server that has everything loaded makes a process in a moment; where there is none, each loads it anew."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["cadenza.certifying"])
+    context.set_forkserver_preload(PRELOADED)
     return context
 
 

@@ -107,14 +107,16 @@ def fail(run: Run, error: BaseException) -> BaseException:
 
 
 def close(run: Run, error: BaseException | None) -> None:
-    """Closes every callback, whatever the others do; the first error of an orderly end is raised."""
+    """Closes every callback, whatever the others do; the first error of an orderly end is raised. The experiment is
+    the last one: until then the others may write into its folder, and nobody else does."""
     run._ended = True
     if run._ensemble is not None:
         run._ensemble.end()
     if run.mode == "fit":
         run.clock.pause()
     first: BaseException | None = None
-    for callback in (*run._plan.callbacks, *run._removed):
+    closing = sorted((*run._plan.callbacks, *run._removed), key=lambda callback: callback is run.experiment)
+    for callback in closing:
         try:
             callback.close()
         except BaseException as late:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -28,6 +29,7 @@ class Rows(Requests):
     epoch: int
     history: History
     metrics: Metrics
+    stage: str | None
     row: Row | None
     _open: list[Frame]
     _plan: Plan
@@ -58,6 +60,16 @@ class Rows(Requests):
     def measured(self, name: str) -> bool:
         """Whether ``name`` was logged in this epoch, so that its value is new."""
         return any(name in row for row in self.history.rows[self._first_row_of_epoch :])
+
+    def is_measured_now(self, name: str) -> bool:
+        """Whether ``name`` was logged since the last step, so that its value is that of the weights as they are."""
+        if name not in self.metrics:
+            return False
+        rows, now, whole = self.history.rows, self.clock.steps, self._rows["epoch"]
+        if self.stage == "train":  # in mid-epoch, where this is asked after each iteration
+            newest = takewhile(lambda row: row.at["step"] == now, (row for row in reversed(rows) if row is not whole))
+            return any(name in row for row in newest)
+        return any(name in row and (row is whole or row.at["step"] == now) for row in rows[self._first_row_of_epoch :])
 
     def _current_row(self) -> Row:
         kind = self._kind_of_row()

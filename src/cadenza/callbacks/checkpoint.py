@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
@@ -25,7 +28,8 @@ class Checkpoint(Callback):
     """Saves everything that shapes the future of a run, and lets ``fit(..., resume="auto")`` go on from it.
 
     It saves ``every`` so many epochs, steps or minutes, when a callback asks ``run.save()``, and at the end. Kept are
-    the newest ``keep_last`` and the ``keep_best`` best by ``monitor`` (by the watched metric if it is not given).
+    the newest ``keep_last`` and the ``keep_best`` best by ``monitor`` (by the watched metric if it is not given). What
+    is better than all before is saved in any case. Only what is saved with the weights that were measured has a value.
     They go to the folder or URL ``to``, else into the experiment's folder, else into ``checkpoints``. The copy to main
     memory is made at once, the writing in the background (not with ``background=False``).
 
@@ -87,6 +91,7 @@ class Checkpoint(Callback):
         self._by_epoch: Cadence | None = None
         self._in_between: Cadence | None = None
         self._pending = False
+        self._best: tuple[str, float] | None = None
 
     @classmethod
     def example(cls) -> Self:
@@ -109,17 +114,20 @@ class Checkpoint(Callback):
 
     def newest(self, experiment: Any = None) -> Saved | None:
         """The newest valid checkpoint, or None if there is none yet."""
-        return self._make_writer(self.shelf(experiment)).recover()
+        return self._make_writer(experiment).recover()
 
-    def _make_writer(self, shelf: Shelf) -> Writer:
+    def _make_writer(self, experiment: Any) -> Writer:
+        """What a remote store does not take stays under the experiment's folder, or the present one."""
         from cadenza.checkpoint import Writer
 
+        folder: Path | None = getattr(experiment, "folder", None)
         return Writer(
-            shelf,
+            self.shelf(experiment),
             keep_last=self.keep_last,
             keep_best=self.keep_best,
             background=self.background,
             on_failure=self.on_failure,
+            spill=None if folder is None else folder / "unsent-checkpoints",
         )
 
     # When -----------------------------------------------------------------------------------------------------------
@@ -141,10 +149,10 @@ class Checkpoint(Callback):
             self._begin_writer(run)
 
     def _begin_writer(self, run: Run) -> None:
-        shelf = self.shelf(run.experiment)
-        self._refuse_others(shelf)
+        writer = self._make_writer(run.experiment)
+        self._refuse_others(writer.shelf)
         self.id = self.id or uuid.uuid4().hex
-        self._writer = self._make_writer(shelf)
+        self._writer = writer
 
     def _begin_cadence(self, run: Run) -> None:
         cadence = None if self.every is None else Cadence(self.every, run.clock)
@@ -163,7 +171,7 @@ class Checkpoint(Callback):
     def after_iter(self, run: Run) -> None:
         if self.warnings.came:
             self._preempt(run)
-        elif self._in_between is not None and run.stage == "train" and self._in_between.due(run.clock):
+        elif run.stage == "train" and self._is_due(run, self._in_between):
             run.save()
         if self._pending and self._writer is not None and not self._writer.busy:
             self._tell(run, self._writer.poll())
@@ -173,9 +181,13 @@ class Checkpoint(Callback):
         run.tell_saved(outcome.name for outcome in outcomes if outcome.name is not None)
 
     def after_epoch(self, run: Run) -> None:
-        due = self._by_epoch is not None and self._by_epoch.due(run.clock)
+        due = self._is_due(run, self._by_epoch)
         if self.warnings.came or (due and not (self.final and run.is_last_epoch)):
             run.save()
+
+    def _is_due(self, run: Run, cadence: Cadence | None) -> bool:
+        is_best = self._is_best(run)
+        return (cadence is not None and cadence.due(run.clock)) or is_best
 
     def after_run(self, run: Run) -> None:
         if run.mode == "fit" and self.final:
@@ -216,9 +228,7 @@ class Checkpoint(Callback):
                 log.warning("a save takes about %.1f s, and %.1f s are left: the last one stands", needed, left)
                 return
         monitor, mode, value = self._measured(run)
-        name = f"epoch={run.clock.epochs}-step={run.clock.steps}"
-        if value is not None:
-            name += f"-{monitor.replace('/', '_')}={value:.4g}"
+        name = name_of(run.clock.epochs, run.clock.steps, monitor, value)
         meta = {"run": self.id, "epoch": run.clock.epochs, "step": run.clock.steps, "batch": run.clock.batches}
         writer.save(name, collect(run), {**meta, "monitor": monitor, "mode": mode, "value": value})
         self._pending = True
@@ -229,7 +239,17 @@ class Checkpoint(Callback):
         watch = run.watch
         monitor = self.monitor or (watch.name if watch is not None else "")
         mode = self.mode or (infer_mode(monitor) if self.monitor or watch is None else watch.mode)
-        return monitor, mode, run.metrics.get(monitor)
+        return monitor, mode, run.metrics[monitor] if run.is_measured_now(monitor) else None
+
+    def _is_best(self, run: Run) -> bool:
+        """Whether the metric was just measured and is better than ever before, so that these weights are kept."""
+        monitor, mode, value = self._measured(run) if self.keep_best else ("", "", None)
+        if value is None or math.isnan(value):
+            return False
+        signed = -value if mode == "max" else value
+        is_best = self._best is None or self._best[0] != monitor or signed < self._best[1]
+        self._best = (monitor, signed) if is_best else self._best
+        return is_best
 
     def close(self) -> None:
         writer, self._writer = self._writer, None
@@ -241,7 +261,19 @@ class Checkpoint(Callback):
     # State ----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return {"run": self.id} if self.id else {}
+        return {"run": self.id, "best": self._best} if self.id else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.id = state.get("run", "")
+        best = state.get("best")
+        self._best = None if best is None else (str(best[0]), float(best[1]))
+
+
+def name_of(epoch: int, step: int, monitor: str, value: float | None) -> str:
+    """What a checkpoint is called. Of the metric's name only what every store takes is left, and not too much of it.
+
+    >>> name_of(3, 120, "val/top 5", 0.8125)
+    'epoch=3-step=120-val_top_5=0.8125'
+    """
+    measured = "" if value is None else f"-{re.sub('[^A-Za-z0-9._+-]+', '_', monitor)[:80]}={value:.4g}"
+    return f"epoch={epoch}-step={step}{measured}"

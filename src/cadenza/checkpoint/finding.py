@@ -20,7 +20,8 @@ def read_at(path: str | PathLike[str], which: str = "last") -> Saved:
     """
     text = fspath(path).rstrip("/\\")
     parent, _, name = text.replace("\\", "/").rpartition("/")
-    if FOLDER.fullmatch(name):
-        return Shelf(parent or ".").read(name)
+    beside = Shelf(parent or ("/" if text.startswith("/") else "."))
+    if FOLDER.fullmatch(name) and name in beside.names():  # folders of experiments may begin with a number, too
+        return beside.read(name)
     inside = Shelf(f"{text}/checkpoints")
     return (inside if inside.names() else Shelf(text)).read(which)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cadenza.data.generators import Draws, capture, pack, put_back, unpack
+from cadenza.data.generators import Draws, capture, capture_own, pack, put_back, unpack
 from cadenza.data.loader import epoch_listeners
 
 VERSION = 1
@@ -154,7 +154,7 @@ class Feed:
         """Where the pass stands after ``consumed`` batches; None between two passes."""
         if not self.resumable:
             raise RuntimeError("where this loader stands was not kept: prepare it with resumable=True")
-        own = pack(capture(self.own))
+        own = pack(capture_own(self.own))
         state = {"version": VERSION, "kind": self.kind, "consumed": consumed, "own": own, "draws": None, "ahead": 0}
         if consumed is None:
             return {**state, **self.between()}

@@ -31,6 +31,11 @@ def capture(own: Iterable[Any] = ()) -> Draws:
     return Draws(torch.get_rng_state(), random.getstate(), numpy, tuple(state_of(one) for one in own))
 
 
+def capture_own(own: Iterable[Any]) -> Draws:
+    """Where the generators of particular objects stand, and nothing of those of the process, which the run keeps."""
+    return Draws(torch.empty(0, dtype=torch.uint8), None, None, tuple(state_of(one) for one in own))
+
+
 def put_back(draws: Draws, own: Iterable[Any] = (), *, everywhere: bool = True) -> None:
     """Makes the generators stand where they stood; with ``everywhere=False`` only the ``own`` ones."""
     if everywhere:
