@@ -141,12 +141,12 @@ class Cadence:
 
     def __init__(self, interval: str | Duration, clock: Clock | None = None) -> None:
         self.interval = Duration.interval(interval)
-        self._passed = 0
+        self.passed = 0
         if clock is not None:
             self.due(clock)
 
     def due(self, clock: Clock) -> bool:
         """True once for each multiple that the clock has passed since the last call."""
         passed = int(getattr(clock, self.interval.unit) // self.interval.amount)
-        due, self._passed = passed > self._passed, passed
+        due, self.passed = passed > self.passed, passed
         return due

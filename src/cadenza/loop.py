@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cadenza.clock import Cadence, Duration
+from cadenza.clock import Duration
 from cadenza.data import gather, to_device
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def fit(run: Run, validate_every: Duration) -> None:
     """Trains over ``run.train_loader``, and validates and tests in between."""
-    due, in_between = Cadence(validate_every, run.clock), validate_every.unit != "epochs"
+    due, in_between = run.cadence(validate_every), validate_every.unit != "epochs"
     for _ in run.epochs():
         for _ in run.train():
             run.train_step()

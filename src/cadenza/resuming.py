@@ -69,6 +69,8 @@ class Resume:
         run.history.load_state_dict(state["history"])
         run.store.update(state["store"])
         run._feed_states = dict(state["feeds"])
+        for interval, passed in state.get("cadences", {}).items():
+            run.cadence(interval).passed = passed
         run.training_state.best = None if state["best"] is None else Best(**state["best"])
         run.training_state.seeded = True
         run.metrics.clear()

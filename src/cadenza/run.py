@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cadenza import decisions, lifecycle, passes, quiet
+from cadenza.clock import Cadence, Duration
 from cadenza.facts import Facts
 from cadenza.fields import NOTHING, UNWEIGHTED
 from cadenza.frames import Epoch, Frame, Outside, Pass
@@ -100,6 +101,7 @@ class Run(Facts):
         self._resume: Resume | None = None
         self._feeds: dict[str, tuple[Any, Any]] = {}
         self._feed_states: dict[str, Any] = {}
+        self._cadences: dict[str, Cadence] = {}
         self._on_cpu = self.device.type == "cpu"
         self._thread = threading.get_ident()
         self._begun = False
@@ -149,6 +151,11 @@ class Run(Facts):
         self._began = (self.clock.epochs, self.clock.steps)
         self.num_epochs = None if epochs is None else self.clock.epochs + epochs
         self._last_step = sys.maxsize if steps is None else self.clock.steps + steps
+
+    def cadence(self, interval: str | Duration) -> Cadence:
+        """Tells the loop when a multiple of ``interval`` was passed. A resumed run knows what the loop was told."""
+        key = str(Duration.interval(interval))
+        return self._cadences.setdefault(key, Cadence(interval, self.clock))
 
     def epochs(self) -> Iterator[int]:
         """The epochs of this fit."""

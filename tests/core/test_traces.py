@@ -6,6 +6,7 @@ with ``#`` is a comment.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from cadenza import Callback, MainCallback, Watch
+from cadenza.callbacks import Checkpoint
 from cadenza.testing import Recorder
 
 from .scenarios import Act, Oops, RecordingMain, batches, fail, make_trainer
@@ -109,6 +111,18 @@ def over_test_loaders():
 def predict():
     recorder = Recorder()
     make_trainer(recorder).predict(batches(2))
+    return recorder
+
+
+@scenario
+def resumed_in_mid_epoch():
+    recorder = Recorder()
+    with tempfile.TemporaryDirectory() as folder:
+        saving = Checkpoint("1 step", to=folder, background=False)
+        with pytest.raises(Oops):
+            make_trainer(saving, Act("before_step", fail, time=1)).fit(batches(3), batches(1), epochs=1)
+        again = Checkpoint("1 epoch", to=folder, background=False)
+        make_trainer(recorder, again).fit(batches(3), batches(1), epochs=1, resume="auto")
     return recorder
 
 
