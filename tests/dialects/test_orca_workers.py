@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -11,8 +10,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from cadenza.dialects.orca import Callback, Estimator, MainCallback, Runner
-from cadenza.distributed.launchers import ENGINES
 from cadenza.testing import tiny_classifier, tiny_loader
+
+from ..distributed.engines import needs
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -68,7 +68,7 @@ def difference(first: Estimator, second: Estimator) -> float:
     return max((a - b).abs().max().item() for a, b in pairs)
 
 
-@pytest.mark.parametrize("backend", [name for name, module in ENGINES.items() if find_spec(module) is not None])
+@pytest.mark.parametrize("backend", ["local", *(pytest.param(name, marks=needs(name)) for name in ("ray", "spark"))])
 def test_workers_share_the_batch(backend: str) -> None:
     two, one, look = estimator(backend, 2), estimator("local", 1), Look()
     rows = two.fit(data_creator, epochs=2, batch_size=8, validation_data=data_creator, callbacks=[look])

@@ -208,5 +208,6 @@ def _refuse_columns(*given: Any) -> None:
     if any(one is not None for one in given):
         raise ValueError(
             "orca: feature_cols and label_cols select columns of Spark data, which is not carried; give a function "
-            "(config, batch_size) that returns a DataLoader"
+            "(config, batch_size) that returns a DataLoader, over cadenza.distributed.spark_data(frame, folder, "
+            "inputs=..., targets=...) if the data is a DataFrame"
         )

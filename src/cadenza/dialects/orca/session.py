@@ -108,7 +108,8 @@ class Session:
             return data
         raise TypeError(
             f"orca: data is a function (config, batch_size) that returns a DataLoader, or a loader, not "
-            f"{type(data).__name__}; Spark and Ray data are not carried"
+            f"{type(data).__name__}; a Spark DataFrame becomes one by cadenza.distributed.spark_data, Ray data is not "
+            "carried"
         )
 
     def state(self) -> dict[str, Any]:

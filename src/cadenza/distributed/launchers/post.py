@@ -50,8 +50,12 @@ class Address:
         letter = pickle.dumps((rank, found))
         head = len(letter).to_bytes(8, "little") + hashlib.sha256(letter).digest()
         end = socket.create_connection((self.host, self.port), timeout=60)
-        end.sendall(head + _sign(self.key, head) + letter)
-        return end, int.from_bytes(_read(end, 8), "little")
+        try:
+            end.sendall(head + _sign(self.key, head) + letter)
+            return end, int.from_bytes(_read(end, 8), "little")
+        except BaseException:
+            end.close()
+            raise
 
 
 class PostOffice:
