@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -147,3 +149,38 @@ def test_a_missing_ray_is_named_with_its_extra():
     environment = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.stdout == "launching on 'ray' needs ray: pip install 'cadenza[ray]'\n", done.stderr
+
+
+SLEEPS = """
+import os, sys, time, cadenza
+
+def sleep(folder):
+    with open(f"{folder}/{os.environ['RANK']}.draft", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(file.name, f"{folder}/{os.environ['RANK']}")
+    time.sleep(600)
+
+try:
+    cadenza.launch(sleep, sys.argv[1], on="ray")
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_the_launch_and_its_workers(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1])}
+    process = subprocess.Popen([sys.executable, "-c", SLEEPS, str(tmp_path)], env=environment)
+    try:
+        until = time.monotonic() + 300
+        while not all((tmp_path / rank).exists() for rank in "01") and time.monotonic() < until:
+            time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+    until = time.monotonic() + 30
+    pids = [int((tmp_path / rank).read_text()) for rank in "01"]
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
