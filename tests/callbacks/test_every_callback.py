@@ -13,6 +13,7 @@ import pytest
 import cadenza.callbacks
 import cadenza.experiment
 from cadenza import Callback, CallbackError, MainCallback
+from cadenza.callbacks.channels import Command
 from cadenza.registration import check_callback as check_registration
 from cadenza.testing import check_callback
 
@@ -87,6 +88,28 @@ def test_it_knows_no_other_callback_by_holding_it(cls: type[Callback]) -> None:
 def test_an_argument_that_does_not_exist_is_refused(cls: type[Callback]) -> None:
     with pytest.raises(TypeError):
         cls(no_such_argument=1)
+
+
+NEEDED = {"monitor": "val/loss", "size": 1, "milestones": [1], "task": "classification"}
+NUMBERS = [
+    pytest.param(cls, name, id=f"{cls.__name__}.{name}")
+    for cls in READY.values()
+    for name, parameter in inspect.signature(cls).parameters.items()
+    if parameter.annotation in ("float", "float | None")
+]
+
+
+@pytest.mark.parametrize("wrong", ["text", float("nan"), True, [1.0]], ids=repr)
+@pytest.mark.parametrize(("cls", "name"), NUMBERS)
+def test_a_number_that_is_none_is_refused_by_name(cls: type[Callback], name: str, wrong: object) -> None:
+    parameters = inspect.signature(cls).parameters
+    given = {one: value for one, value in NEEDED.items() if one in parameters}
+    if cls.__name__ == "GradientClip" and name == "norm_type":
+        given["norm"] = 1.0
+    channels = [Command(["true"])] if cls.__name__ == "Notify" else []
+    with pytest.raises((ValueError, TypeError), match=name) as caught:
+        cls(*channels, **{**given, name: wrong})
+    assert repr(wrong) in str(caught.value)
 
 
 def test_a_class_in_place_of_an_instance_is_refused_for_all() -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.curves import is_number
 from cadenza.callbacks.gradient_stats import in_steps
 from cadenza.clock import Duration
 
@@ -180,6 +181,6 @@ def checked_modules(modules: Modules) -> Modules:
 
 
 def checked_near_zero(near_zero: float) -> float:
-    if isinstance(near_zero, bool) or not 0 <= near_zero < float("inf"):
+    if not is_number(near_zero) or near_zero < 0:
         raise ValueError(f"near_zero is a finite number of at least 0, not {near_zero!r}")
     return near_zero

@@ -11,6 +11,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 from torch.optim import Optimizer
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.curves import is_number
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -113,6 +114,6 @@ def _check_bounds(norm: float | None, value: float | None, norm_type: float) -> 
     if (norm is None) == (value is None):
         raise ValueError("give exactly one of norm and value, such as norm=1.0")
     for name, bound in (("norm", norm), ("value", value), ("norm_type", norm_type)):
-        finite = name == "norm_type" or (bound is not None and bound < math.inf)
-        if bound is not None and (isinstance(bound, bool) or not bound > 0 or not finite):
+        meant = is_number(bound) or (name == "norm_type" and bound == math.inf)
+        if bound is not None and not (meant and bound > 0):
             raise ValueError(f"{name} must be a finite number above 0, not {bound!r}")

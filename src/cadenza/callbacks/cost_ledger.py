@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.costs import Costs, MeasuredBatch, Meter
+from cadenza.callbacks.curves import is_number
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.folders import checked_path, place_for, write_whole
 from cadenza.callbacks.host_waits import HostWaits
@@ -84,7 +85,7 @@ class CostLedger(Faults, Callback):
     ) -> None:
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise ValueError(f"every is a whole number of batches of at least 1, not {every!r}")
-        if budget is not None and (isinstance(budget, bool) or not 0 < budget <= 1):
+        if budget is not None and (not is_number(budget) or not 0 < budget <= 1):
             raise ValueError(f"budget is a share above 0 and up to 1, or None, not {budget!r}")
         self._check_on_error(on_error)
         self.every, self.budget, self.stream = every, budget, stream

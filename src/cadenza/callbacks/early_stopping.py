@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
+from cadenza.callbacks.curves import is_number
 from cadenza.frames import Pass
 from cadenza.history import Row, unknown_metric
 from cadenza.points import STAGES
@@ -30,7 +31,7 @@ class Patience:
             raise ValueError(f"patience is a whole number of at least 1, or None for no end to it, not {patience!r}")
         if mode not in ("min", "max"):
             raise ValueError(f'mode is "min" or "max", not {mode!r}')
-        if not (min_delta >= 0 and math.isfinite(min_delta)):
+        if not is_number(min_delta) or min_delta < 0:
             raise ValueError(f"min_delta is a finite number of at least 0, not {min_delta!r}")
         self.patience, self.mode, self.min_delta = patience, mode, float(min_delta)
         self.best: float | None = None
@@ -94,6 +95,9 @@ class EarlyStopping(Callback):
     ) -> None:
         if not isinstance(monitor, str) or not monitor:
             raise ValueError(f'monitor names a metric, such as "val/loss", not {monitor!r}')
+        for name, bound in (("threshold", threshold), ("divergence", divergence)):
+            if bound is not None and not is_number(bound):
+                raise ValueError(f"{name} is a finite number that the metric is compared with, or None, not {bound!r}")
         if divergence_patience is None:
             raise ValueError("divergence_patience is a whole number of at least 1, not None")
         self.monitor, self.mode = monitor, mode

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.curves import is_number
 from cadenza.callbacks.weights import (
     averaged_names,
     copied,
@@ -165,15 +166,15 @@ def decay_at(update: int, decay: float, warmup: str, steps: int | None = None, b
 
 
 def _check_arguments(decay: float, warmup: str, steps: int | None, beta: float, buffers: str) -> None:
-    if not 0 <= decay < 1:
+    if not is_number(decay) or not 0 <= decay < 1:
         raise ValueError(f"decay must be at least 0 and below 1, not {decay!r}")
     if warmup not in WARMUPS:
         raise ValueError(f"warmup is one of {', '.join(WARMUPS)}, not {warmup!r}")
     if (warmup == "exponential") != (steps is not None):
         raise ValueError("steps, the number of steps you plan, belongs to warmup='exponential', which needs it")
-    if steps is not None and steps < 1:
+    if steps is not None and (not is_number(steps) or steps < 1):
         raise ValueError(f"steps must be at least 1, not {steps!r}")
-    if not beta > 0:
-        raise ValueError(f"beta must be above 0, not {beta!r}")
+    if not is_number(beta) or not beta > 0:
+        raise ValueError(f"beta must be a finite number above 0, not {beta!r}")
     if buffers not in ("copy", "average"):
         raise ValueError(f'buffers is "copy" or "average", not {buffers!r}')

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.curves import is_number
 from cadenza.callbacks.export import Call, ExportResult, call_of, check_export, missing_packages
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.folders import checked_path, place_for
@@ -66,8 +67,8 @@ class ExportCheck(Callback, Faults):
     ) -> None:
         if when not in ("before", "after", "both"):
             raise ValueError(f'{self.name}: when is "before", "after" or "both", not {when!r}')
-        if not (rtol >= 0 and atol >= 0):
-            raise ValueError(f"{self.name}: rtol and atol are numbers of at least 0, not {rtol!r} and {atol!r}")
+        if not (is_number(rtol) and is_number(atol) and rtol >= 0 and atol >= 0):
+            raise ValueError(f"{self.name}: rtol and atol are finite numbers of at least 0, not {rtol!r} and {atol!r}")
         if inputs is not None and not callable(inputs):
             raise TypeError(f"{self.name}: inputs is a function of the run, not {inputs!r}")
         if checked_path(path, self.name) is not None and not keep:

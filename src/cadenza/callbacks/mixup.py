@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order, overrides
+from cadenza.callbacks.curves import is_number
 from cadenza.callbacks.draws import Draws
 from cadenza.data.batch import describe
 
@@ -49,10 +49,10 @@ class Mixing(Callback):
     def __init__(
         self, alpha: float, *, probability: float = 1.0, soft: int | None = None, seed: int | None = None
     ) -> None:
-        if not 0 < alpha < math.inf:
-            raise ValueError(f"alpha must be a number above 0, not {alpha!r}")
-        if not 0 <= probability <= 1:
-            raise ValueError(f"probability must be from 0 to 1, not {probability!r}")
+        if not is_number(alpha) or not alpha > 0:
+            raise ValueError(f"alpha must be a finite number above 0, not {alpha!r}")
+        if not is_number(probability) or not 0 <= probability <= 1:
+            raise ValueError(f"probability must be a number from 0 to 1, not {probability!r}")
         if soft is not None and (isinstance(soft, bool) or not isinstance(soft, int) or soft < 2):
             raise ValueError(f"soft must be None or the number of classes, at least 2, not {soft!r}")
         self.alpha = alpha

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.channels import Channel, Command, Mail, Message, Webhook, failure
+from cadenza.callbacks.curves import is_number
 from cadenza.callbacks.displays import number
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Notify(Callback):
         self.on = frozenset({on} if isinstance(on, str) else on)
         if not self.on or not self.on <= set(EVENTS):
             raise ValueError(f"{self.name}: on is some of {', '.join(EVENTS)}, not {sorted(self.on)}")
-        if not 0 < timeout <= 600:
+        if not is_number(timeout) or not 0 < timeout <= 600:
             raise ValueError(f"{self.name}: timeout is a number of seconds above 0 and at most 600, not {timeout!r}")
         self.channels, self.title, self.timeout = channels, title, float(timeout)
         self.attach = attach if isinstance(attach, bool) else [Path(path) for path in attach]

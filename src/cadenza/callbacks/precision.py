@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.curves import is_number
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -41,11 +42,11 @@ class Precision(Callback):
     owns = frozenset({"precision"})
 
     def __init__(self, precision: str = "bf16", *, init_scale: float = 2.0**16, growth_interval: int = 2000) -> None:
-        if precision not in _DTYPES:
+        if not isinstance(precision, str) or precision not in _DTYPES:
             raise ValueError(f"precision is one of {', '.join(_DTYPES)}, not {precision!r}")
-        if not 0 < init_scale < float("inf"):
+        if not is_number(init_scale) or not init_scale > 0:
             raise ValueError(f"init_scale must be a finite number above 0, not {init_scale!r}")
-        if not isinstance(growth_interval, int) or growth_interval < 1:
+        if not isinstance(growth_interval, int) or isinstance(growth_interval, bool) or growth_interval < 1:
             raise ValueError(f"growth_interval must be a whole number of at least 1, not {growth_interval!r}")
         self.precision = precision
         self.init_scale, self.growth_interval = init_scale, growth_interval

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.curves import is_number
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -71,8 +72,10 @@ class AllPredictionsSame(Callback):
             raise ValueError(f'action is "warn" or "stop", not {action!r}')
         if predictions not in (None, "class", "value") and not callable(predictions):
             raise ValueError(f'predictions is "class", "value", a function or None, not {predictions!r}')
-        if not tolerance >= 0:
-            raise ValueError(f"tolerance is a number of at least 0, not {tolerance!r}")
+        if value is not None and not is_number(value):
+            raise ValueError(f"value is the finite number that is predicted, or None, not {value!r}")
+        if not is_number(tolerance) or tolerance < 0:
+            raise ValueError(f"tolerance is a finite number of at least 0, not {tolerance!r}")
         self.action, self.predictions, self.value, self.tolerance = action, predictions, value, tolerance
         self._forget()
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks import decoding
+from cadenza.callbacks.curves import is_number
 from cadenza.callbacks.decoding import Boxes, Label, Mask
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.figures import checked_format, keep_figure
@@ -100,6 +101,8 @@ class Visualize(Callback, Faults):
             raise ValueError(f"{self.name}: task is {', '.join(TASKS)}, not {task!r}")
         if n is not None and (not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= 100):
             raise ValueError(f"{self.name}: n is a whole number from 1 to 100, not {n!r}")
+        if not is_number(threshold):
+            raise ValueError(f"{self.name}: threshold is a score, a finite number, not {threshold!r}")
         if isinstance(classes, str):
             raise ValueError(f"{self.name}: classes is a list of names, not {classes!r}")
         for what, function in (("decode", decode), ("decode_targets", decode_targets), ("images", images)):
