@@ -106,13 +106,14 @@ def cluster(address: str | None, cpus: float) -> Iterator[None]:
         return
     address = address or os.environ.get("RAY_ADDRESS")
     sizes: dict[str, Any] = {} if address else {"num_cpus": max(1, round(cpus)), "include_dashboard": False}
-    with warnings.catch_warnings(), own_signals(), environment_with(_QUIET):
-        warnings.simplefilter("ignore")  # what Ray says of its own future is not the user's concern
-        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **sizes)
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with own_signals():  # a SIGTERM meanwhile lets Ray end its processes
+        with warnings.catch_warnings(), environment_with(_QUIET):
+            warnings.simplefilter("ignore")  # what Ray says of its own future is not the user's concern
+            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **sizes)
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 @contextlib.contextmanager
