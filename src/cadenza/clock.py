@@ -121,6 +121,8 @@ class Clock:
         for unit in UNITS[:-1]:
             setattr(self, unit, int(state[unit]))
         self._elapsed = float(state["seconds"])
+        if self.agreed is not None:
+            self.agreed = self._elapsed
         if self._started is not None:
             self._started = time.perf_counter()
 

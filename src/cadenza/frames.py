@@ -70,6 +70,7 @@ class Pass(Frame):
         self.mean = Mean()
         self.rounds: int | None = None
         self.last: Any = GONE
+        self.donor: int | None = None
         self.samples_of_all: float | None = None
         self.seen, self.counted = [0, 0], [0, 0]
         self.outer = put_aside(run)

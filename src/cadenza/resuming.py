@@ -59,7 +59,7 @@ class Resume:
 
     def load(self, run: Run, callbacks: Sequence[Callback]) -> None:
         """Takes back everything but the place in the epoch."""
-        state = self.state
+        state = self.state = run.training_state.strategy.taken(run, self.state)
         run.module.load_state_dict(state["model"])
         if isinstance(run.criterion, nn.Module):
             run.criterion.load_state_dict(state["criterion"])
@@ -105,6 +105,8 @@ class Resume:
             return
         this.index = inside["consumed"] - 1
         this.mean.load_state_dict(inside["mean"], run.device)
+        if run._ensemble is not None and "seen" in inside:
+            this.seen, this.counted = list(inside["seen"]), list(inside["counted"])
 
     def set_rng(self, run: Run) -> None:
         set_rng_state(unpack_rng(self.state["rng"]), run.device)

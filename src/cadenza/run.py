@@ -127,6 +127,10 @@ class Run(Facts):
         """The value of the first process that has one, on all of them; None if none has. All of them must ask."""
         return value if self._ensemble is None else self._ensemble.from_any(value)
 
+    def from_main(self, value: Any) -> Any:
+        """The value of rank 0 on all processes. All of them must ask."""
+        return value if self._ensemble is None else self._ensemble.from_main(value)
+
     def joined(self, outputs: list[Any], counts: list[int]) -> tuple[list[Any], list[int]]:
         """Under many processes what all of them made of their batches, in the order of the data set."""
         return (outputs, counts) if self._ensemble is None else self._ensemble.joined(outputs, counts)

@@ -24,7 +24,16 @@ _SMALL = 1 << 16
 
 
 def collect(run: Run) -> dict[str, Any]:
-    """The state of ``run``. Its tensors are those of the run: copy them before it goes on."""
+    """The state of ``run``. Its tensors are those of the run: copy them before it goes on.
+
+    Under many processes all of them must call this. Rank 0 gets the state of all, the others what they gave to it.
+    """
+    state = collect_here(run)
+    return state if run._ensemble is None else run._ensemble.collected(run, state)
+
+
+def collect_here(run: Run) -> dict[str, Any]:
+    """The state of ``run`` as this process has it."""
     began = _evaluation(run)
     now = beginning(run) if began is None else began
     return {
@@ -68,8 +77,15 @@ def feeds_of(run: Run) -> dict[str, Any]:
     for key, (_, feed) in run._feeds.items():
         if isinstance(feed, Feed):
             inside = isinstance(run._pass, Pass) and run._pass.feed is feed and run._pass.training
-            states[key] = feed.state_dict(run._pass.index + 1 if inside else None)
+            states[key] = feed.state_dict(_consumed(run, feed) if inside else None)
     return states
+
+
+def _consumed(run: Run, feed: Feed) -> int:
+    """The batches of the pass that this process had; it may have gone along in more rounds, without a batch."""
+    rounds = run._pass.index + 1
+    ended = isinstance(run._pass, Pass) and run._pass.exhausted and run._ensemble is not None
+    return min(rounds, getattr(feed, "inner", feed).read) if ended else rounds
 
 
 def _evaluation(run: Run) -> dict[str, Any] | None:
@@ -106,6 +122,8 @@ def position_of(run: Run, now: dict[str, Any]) -> dict[str, Any] | None:
             "mean": this.mean.state_dict(),
             "held": run._held,
         }
+        if run._ensemble is not None:
+            position["pass"].update(seen=list(this.seen), counted=list(this.counted))
     return position
 
 
@@ -131,6 +149,7 @@ def alike(one: Any, other: Any) -> bool:
     """
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         same_form = one.shape == other.shape and one.dtype == other.dtype
+        same_form = same_form and hasattr(one, "to_local") == hasattr(other, "to_local")
         return same_form and torch.equal(_bits(one), _bits(other))
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(alike(value, other[key]) for key, value in one.items())
@@ -141,7 +160,8 @@ def alike(one: Any, other: Any) -> bool:
 
 def _bits(tensor: Tensor) -> Tensor:
     """As bytes, in which a NaN equals itself and zero differs from minus zero."""
-    plain = tensor.detach().cpu().contiguous()
+    here = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    plain = here.detach().cpu().contiguous()
     return plain if plain.numel() == 0 else plain.reshape(-1).view(torch.uint8)
 
 

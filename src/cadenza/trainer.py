@@ -218,11 +218,16 @@ class Trainer:
         if not any(id(parameter) in own for group in groups for parameter in group["params"]):
             raise ValueError("the optimizer holds no parameter of this model; make it from model.parameters()")
         run = self._run("fit", epochs=epochs, steps=steps)
-        found = None if resume is None else find(resume, self._callbacks, self._training.experiment)
+        found = None if resume is None else self._find(resume)
         if found is not None:
             run._resume = Resume(found.state, found.name)
             run._resume.limit(run, epochs, steps)
         return run
+
+    def _find(self, resume: Any) -> Any:
+        """The checkpoint to go on from; under many processes the one that rank 0 finds."""
+        training = self._training
+        return training.strategy.found(training, lambda: find(resume, self._callbacks, training.experiment))
 
     def _run(self, mode: str, **limits: Any) -> Run:
         return Run(self._training, self._plan, mode, **limits)

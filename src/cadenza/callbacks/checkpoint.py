@@ -139,11 +139,6 @@ class Checkpoint(Callback):
     def before_run(self, run: Run) -> None:
         if run.mode != "fit":
             return
-        if any(hasattr(parameter, "full_tensor") for parameter in run.module.parameters()):
-            raise NotImplementedError(
-                f"{self.name} cannot yet save a model that is spread over processes (FSDP); train with "
-                'strategy="ddp", or save it with torch.distributed.checkpoint in a callback of your own'
-            )
         self._begin_cadence(run)
         if run.is_main:
             self._begin_writer(run)
@@ -202,15 +197,15 @@ class Checkpoint(Callback):
 
     def after_error(self, run: Run) -> None:
         broken_off = isinstance(run.error, Preempted | KeyboardInterrupt) and self.warnings.came
-        if broken_off and run.mode == "fit" and run.stage in ("val", "test") and not run.is_nested:
+        alone = run.world_size == 1  # many processes end such an evaluation together, and save after it
+        if alone and broken_off and run.mode == "fit" and run.stage in ("val", "test") and not run.is_nested:
             self._write(run)
 
     # Saving ---------------------------------------------------------------------------------------------------------
 
     def save(self, run: Run) -> None:
-        """Called by the loop at a safe point."""
-        if run.is_main:
-            self._write(run)
+        """Called by the loop at a safe point, in all processes; rank 0 writes."""
+        self._write(run)
         came = run.from_any_rank(self.warnings.name)
         if came is not None:
             self.warnings.name = came
@@ -219,18 +214,28 @@ class Checkpoint(Callback):
             raise error
 
     def _write(self, run: Run) -> None:
-        writer = self._writer
-        if writer is None:
+        if run.is_main and self._writer is None:
             raise RuntimeError("Checkpoint saves while a fit runs")
+        if not run.from_main(self._writer is None or self._is_time_for(self._writer)):
+            return
+        state = collect(run)
+        if self._writer is not None:
+            self._begin_save(run, self._writer, state)
+
+    def _is_time_for(self, writer: Writer) -> bool:
+        """Whether a save fits into what is left of the grace time."""
         if self.warnings.came and self.grace is not None:
             left, needed = self.grace.amount - self.warnings.seconds(), writer.estimate()
             if needed is not None and needed > left:
                 log.warning("a save takes about %.1f s, and %.1f s are left: the last one stands", needed, left)
-                return
+                return False
+        return True
+
+    def _begin_save(self, run: Run, writer: Writer, state: dict[str, Any]) -> None:
         monitor, mode, value = self._measured(run)
         name = name_of(run.clock.epochs, run.clock.steps, monitor, value)
         meta = {"run": self.id, "epoch": run.clock.epochs, "step": run.clock.steps, "batch": run.clock.batches}
-        writer.save(name, collect(run), {**meta, "monitor": monitor, "mode": mode, "value": value})
+        writer.save(name, state, {**meta, "monitor": monitor, "mode": mode, "value": value})
         self._pending = True
         if self.warnings.came or run.is_ending:
             self._tell(run, writer.wait())

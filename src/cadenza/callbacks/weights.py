@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from cadenza.distributed.spread import cut
+
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
     """The parameters of ``module`` and the buffers that are saved with it, each once, under their names."""
@@ -63,6 +65,7 @@ def fit_to(module: nn.Module, kept: dict[str, Tensor], owner: str) -> None:
             raise ValueError(f"{owner} does not fit the model: its {name!r} has the shape {shapes}")
         if kept[name].device != tensor.device:
             kept[name] = kept[name].to(tensor.device)
+        kept[name] = cut(kept[name], like=tensor)
 
 
 def put_weights(module: nn.Module, values: Mapping[str, Tensor]) -> None:

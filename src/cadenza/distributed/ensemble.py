@@ -16,8 +16,9 @@ from cadenza.distributed.agreement import Agreement
 from cadenza.distributed.failure import RankFailed, may_be_news, told
 from cadenza.distributed.lifeline import Lifeline
 from cadenza.distributed.ride import Ride
-from cadenza.distributed.shadow import keep_step, nothing, settle_held
+from cadenza.distributed.shadow import donor, keep_step, nothing, receive_batch, settle_held
 from cadenza.distributed.standing import Standing, where_it_failed
+from cadenza.distributed.states import collected
 from cadenza.distributed.talk import from_main, gathered, meeting_place, summed
 from cadenza.fields import UNWEIGHTED
 from cadenza.frames import Outside, Pass
@@ -151,8 +152,11 @@ class Ensemble:
     def begin_pass(self, run: Run, this: Pass) -> None:
         """Learns how many rounds the pass has, if that can be known; wraps anew what is trained from here on."""
         steps = this.feed.steps if isinstance(this.feed, Feed) else length_of(this.feed)
-        everyone = gathered(steps)  # a loader that divides itself may give them different numbers
-        this.rounds = None if None in everyone else max(everyone)
+        length = length_of(this.feed)
+        everyone = gathered((steps, None if length is None else length - this.index - 1))
+        rounds = [one[0] for one in everyone]  # a loader that divides itself may give them different numbers
+        this.rounds = None if None in rounds else max(rounds)
+        this.donor = donor([one[1] for one in everyone]) if this.training or self.lockstep else None
         if this.training:
             run.training_state.strategy.refresh(run, self)
 
@@ -160,6 +164,8 @@ class Ensemble:
         """After a fetch: whether there is a batch to play here. Rounds that only others have are played along."""
         if found:
             this.last = run._batch
+        if this.donor is not None:
+            receive_batch(run, this, found)
         return keep_step(self, run, this, found)
 
     def settle_held(self, run: Run, this: Pass | Outside) -> None:
@@ -203,6 +209,13 @@ class Ensemble:
         self.share_values(run)
         self.settle(run)
         self.agreement.forget("skip_validation")
+
+    def collected(self, run: Run, state: dict[str, Any]) -> dict[str, Any]:
+        """The state of all processes, on rank 0."""
+        return collected(self, run, state)
+
+    def from_main(self, value: Any) -> Any:
+        return from_main(value)
 
     def from_any(self, value: Any) -> Any:
         return next((one for one in gathered(value) if one is not None), None)

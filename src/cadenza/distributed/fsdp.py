@@ -13,6 +13,7 @@ from torch.distributed.tensor import distribute_tensor
 from torch.optim import Optimizer
 
 from cadenza.distributed.ensemble import Ensemble
+from cadenza.distributed.spread import cut_state
 from cadenza.distributed.strategy import Together, refuse_wrapped, same_everywhere
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ class FSDP(Together):
             run.module.register_forward_pre_hook(_Syncing(ensemble), prepend=True)
             ensemble.model = run.module
         run.model = ensemble.model
+
+    def taken(self, run: Run, state: dict[str, Any]) -> dict[str, Any]:
+        return cut_state(run, state)
 
     def _shard(self, module: nn.Module, device: torch.device) -> None:
         mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.utils._pytree import tree_leaves
 
 from cadenza import decisions
-from cadenza.data import Feed
+from cadenza.data import Feed, to_device
 from cadenza.data.order import splits_itself
 from cadenza.distributed.talk import summed
 from cadenza.fields import GONE, NOTHING, UNWEIGHTED
@@ -45,6 +46,27 @@ def keep_step(ensemble: Ensemble, run: Run, this: Pass, found: bool) -> bool:
         if run._asked & (END_EPOCH | STOP) or run.clock.steps >= run._last_step:
             break
     return False
+
+
+def donor(left: list[int | None]) -> int | None:
+    """The first rank that has batches in this pass, if another has none at all: after a resume its part may be done.
+
+    >>> donor([2, 0]), donor([2, 1]), donor([0, 0]), donor([None, 0])
+    (0, None, None, None)
+    """
+    known = [count for count in left if count is not None]
+    if len(known) < len(left) or min(known) > 0 or max(known) <= 0:
+        return None
+    return next(rank for rank, count in enumerate(known) if count > 0)
+
+
+def receive_batch(run: Run, this: Pass, found: bool) -> None:
+    """Once in such a pass: the batch that a process without one goes along with comes from one that has."""
+    rank, this.donor = this.donor, None
+    box = [to_device(run._batch, torch.device("cpu")) if run.rank == rank else None]
+    dist.broadcast_object_list(box, src=rank)
+    if not found:
+        this.last = to_device(box[0], run.device)
 
 
 def _known_samples(this: Pass) -> float | None:

@@ -15,11 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 from cadenza.distributed.ensemble import Ensemble
 from cadenza.distributed.guard import guarded
 from cadenza.distributed.meeting import meet
+from cadenza.distributed.states import hand_out
 from cadenza.distributed.world import World
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
-    from cadenza.run import Run
+    from cadenza.run import Run, Training
 
 log = logging.getLogger("cadenza")
 
@@ -43,6 +44,14 @@ class Strategy:
     def begin(self, run: Run) -> Ensemble | None:
         """Called when a run begins and the module is on its device; sets ``run.model``."""
         return None
+
+    def found(self, training: Training, look: Callable[[], Any]) -> Any:
+        """The checkpoint that ``look`` finds, as this process is to take it; None if there is none."""
+        return look()
+
+    def taken(self, run: Run, state: dict[str, Any]) -> dict[str, Any]:
+        """``state`` as the module and the optimizers of ``run`` can load it."""
+        return state
 
     def refresh(self, run: Run, ensemble: Ensemble) -> None:
         """Called when a training pass begins: other parameters may be trained than before."""
@@ -72,15 +81,22 @@ class Together(Strategy):
         return play
 
     def begin(self, run: Run) -> Ensemble | None:
-        training = run.training_state
-        if training.world.alone:
+        if run.training_state.world.alone:
             return None
+        ensemble = self.ensemble(run.training_state)
+        ensemble.follow(run)
+        self.spread(run, ensemble)
+        return ensemble
+
+    def ensemble(self, training: Training) -> Ensemble:
+        """The processes, which meet when this is first asked for."""
         if training.ensemble is None:
-            lifeline = meet(training.world, run.device, self.timeout)
-            training.ensemble = Ensemble(lifeline, run.device, debug=self.debug, lockstep=self.lockstep)
-        training.ensemble.follow(run)
-        self.spread(run, training.ensemble)
+            lifeline = meet(training.world, training.device, self.timeout)
+            training.ensemble = Ensemble(lifeline, training.device, debug=self.debug, lockstep=self.lockstep)
         return training.ensemble
+
+    def found(self, training: Training, look: Callable[[], Any]) -> Any:
+        return look() if training.world.alone else hand_out(self.ensemble(training), look)
 
     def spread(self, run: Run, ensemble: Ensemble) -> None:
         """Makes ``run.model`` of ``run.module``, or takes what an earlier run made."""

@@ -1,0 +1,85 @@
+"""Tensors that are spread over processes: made whole for a checkpoint, and cut into parts again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from cadenza.run import Run
+
+
+def is_spread(value: Any) -> bool:
+    return isinstance(value, Tensor) and hasattr(value, "full_tensor")
+
+
+def holds_spread(tree: Any) -> bool:
+    """Whether a tensor in ``tree`` is spread over processes."""
+    if isinstance(tree, dict):
+        return any(map(holds_spread, tree.values()))
+    return any(map(holds_spread, tree)) if isinstance(tree, list | tuple) else is_spread(tree)
+
+
+def made_whole(tree: Any, *, keep: bool) -> Any:
+    """``tree`` with whole tensors in main memory in the place of those that are spread. All processes must call this;
+    one that does not ``keep`` has one whole tensor at a time, and gets ``tree`` back."""
+    if is_spread(tree):
+        whole = tree.detach().full_tensor()
+        return whole.cpu() if keep else tree
+    if isinstance(tree, dict):
+        made = {key: made_whole(value, keep=keep) for key, value in tree.items()}
+        return tree if all(made[key] is value for key, value in tree.items()) else _like(tree, made)
+    if isinstance(tree, list | tuple):
+        items = [made_whole(value, keep=keep) for value in tree]
+        same = all(one is other for one, other in zip(items, tree, strict=True))
+        return tree if same else type(tree)(items)
+    return tree
+
+
+def _like(tree: dict[Any, Any], made: dict[Any, Any]) -> dict[Any, Any]:
+    """A dict of the same kind, with what is noted on it, such as the versions of modules."""
+    copy = type(tree)(made)
+    getattr(copy, "__dict__", {}).update(getattr(tree, "__dict__", {}))
+    return copy
+
+
+def cut(value: Any, like: Any) -> Any:
+    """This process's part of a whole tensor, spread as ``like`` is; what is not spread is left as it is."""
+    if not is_spread(like) or is_spread(value) or not isinstance(value, Tensor) or value.shape != like.shape:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    # every process has the whole, so nothing is sent
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def cut_state(run: Run, state: dict[str, Any]) -> dict[str, Any]:
+    """``state`` with the tensors of model, optimizers and gradients spread as those of the run are."""
+    now = run.module.state_dict()
+    parameters = dict(run.module.named_parameters())
+    if not holds_spread(now):
+        return state
+    optimizers = [_cut_optimizer(*pair) for pair in zip(run.optimizers, state["optimizers"], strict=False)]
+    return {
+        **state,
+        "model": _like(state["model"], _cut_each(state["model"], now)),
+        "gradients": _cut_each(state["gradients"], parameters),
+        "optimizers": optimizers + state["optimizers"][len(optimizers) :],
+    }
+
+
+def _cut_each(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: cut(value, like.get(name)) for name, value in values.items()}
+
+
+def _cut_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    spread = {
+        number: {name: cut(value, parameters[int(number)]) for name, value in one.items()}
+        for number, one in state["state"].items()
+    }
+    return {**state, "state": spread}

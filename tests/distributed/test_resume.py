@@ -1,0 +1,39 @@
+"""Runs of several processes that were broken off go on to the last bit, each process with its own random numbers."""
+
+from __future__ import annotations
+
+import tempfile
+
+import pytest
+
+from cadenza import launch
+
+from .crew import play
+from .trainings import difference, train
+
+CASES = {
+    "plain": {},
+    "loader workers": {"workers": 1},
+    "accumulation and a ragged end": {"accumulate": 2, "samples": 33, "norm": False},
+    "a process without a sample in the last batch": {"samples": 33, "batch_size": 16, "norm": False},
+    "every epoch": {"every": "1 epoch"},
+}
+STOPS = {"a process without a sample in the last batch": (4, 5)}
+
+
+@pytest.fixture(scope="module")
+def folder():
+    with tempfile.TemporaryDirectory() as folder:
+        scenarios = []
+        for place, (name, options) in enumerate(CASES.items()):
+            scenarios.append((lambda to, options: train(to, **options), (f"{folder}/whole-{place}", options)))
+            for stop in (*STOPS.get(name, (2, 8)), None):
+                how = (f"{folder}/killed-{place}", options, stop)
+                scenarios.append((lambda to, options, stop: train(to, stop, **options), how))
+        launch(play, folder, scenarios, results="all", timeout=100)
+        yield folder
+
+
+@pytest.mark.parametrize("place", range(len(CASES)), ids=list(CASES))
+def test_a_resumed_run_equals_a_whole_one(folder, place):
+    assert difference(f"{folder}/whole-{place}", f"{folder}/killed-{place}") is None

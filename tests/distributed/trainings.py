@@ -1,0 +1,129 @@
+"""A training that draws random numbers everywhere it can, with checkpoints; for runs that are broken off and go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from cadenza import Callback, Trainer
+from cadenza.callbacks import EMA, Accumulate, Checkpoint, Metrics
+from cadenza.callbacks.measures import accuracy
+from cadenza.certifying import IGNORED, _comparable, _first_difference
+from cadenza.checkpoint import Shelf
+
+
+class Noisy(Dataset):
+    """Samples with random noise, drawn when they are read. The last column is the index of the sample."""
+
+    def __init__(self, samples):
+        draw = torch.Generator().manual_seed(5)
+        self.inputs = torch.randn(samples, 6, generator=draw)
+        self.targets = torch.arange(samples) % 3
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        noisy = self.inputs[index] + 0.1 * torch.randn(6)
+        return torch.cat([noisy, torch.tensor([float(index)])]), self.targets[index]
+
+
+class Network(nn.Module):
+    def __init__(self, norm=True):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([nn.Linear(6, 8), nn.Linear(8, 3)])
+        self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, inputs):
+        return self.layers[1](self.dropout(torch.tanh(self.norm(self.layers[0](inputs[:, :6])))))
+
+
+class Ledger(Callback):
+    """Notes which samples this process trained on, by epoch, in a file: a killed process leaves what it had noted."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def after_train_iter(self, run):
+        indices = [int(index) for index in run.inputs[:, -1]]
+        with open(f"{self.folder}-{run.world_size}-{run.rank}.ledger", "a") as file:
+            file.writelines(f"{run.epoch} {run.clock.batches} {index}\n" for index in indices)
+
+
+class BreaksOff(Callback):
+    """Ends the run at a batch: by an exception in all processes, or by SIGKILL of those in ``ranks``."""
+
+    order = 10_000
+
+    def __init__(self, batch, ranks=None):
+        self.batch, self.killed = batch, ranks
+
+    def after_iter(self, run):
+        if run.stage == "train" and run.clock.batches == self.batch:
+            if self.killed is None:
+                raise KeyError("broken off")
+            if run.rank in self.killed:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(folder, stop=None, ranks=None, **options):
+    """Trains three epochs, or goes on with them; ``stop`` is the batch at which it is broken off."""
+    how = {
+        "strategy": "ddp",
+        "norm": True,
+        "batch_size": 4,
+        "workers": 0,
+        "accumulate": 1,
+        "samples": 36,
+        "every": "1 step",
+        **options,
+    }
+    torch.set_num_threads(1)
+    model = Network(how["norm"])
+    adam = torch.optim.AdamW(model.parameters(), lr=0.02)
+    callbacks = [
+        Accumulate(how["accumulate"]),
+        EMA(0.8),
+        Metrics({"accuracy": accuracy}, stages={"train", "val"}),
+        Checkpoint(how["every"], to=folder, background=False),
+        Ledger(folder),
+    ]
+    if stop is not None:
+        callbacks.append(BreaksOff(stop, ranks))
+    trainer = Trainer(
+        model, adam, nn.CrossEntropyLoss(), callbacks=callbacks, device="cpu", strategy=how["strategy"], seed=3
+    )
+    data = Noisy(how["samples"])
+    loader = DataLoader(data, how["batch_size"], shuffle=True, num_workers=how["workers"])
+    try:
+        trainer.fit(loader, DataLoader(data, 8), epochs=3, resume="auto")
+    except Exception as error:
+        if not isinstance(error, KeyError) and "broken off" not in str(error):
+            raise
+    return trainer.clock.batches, trainer.clock.steps, trainer.clock.samples, trainer.clock.epochs
+
+
+def difference(one, other):
+    """The first value in which the last checkpoints of two folders differ, or None."""
+    states = [_comparable(Shelf(folder).read("last").state, IGNORED) for folder in (one, other)]
+    return _first_difference(*states)
+
+
+def ledger(folder, world_size, ranks):
+    """For each epoch and batch the samples of all ranks, as the last process to train that batch noted them."""
+    found = {}
+    for rank in range(ranks):
+        mine = {}
+        with open(f"{folder}-{world_size}-{rank}.ledger") as file:
+            for line in file:
+                epoch, batch, index = map(int, line.split())
+                mine.setdefault((epoch, batch), []).append(index)
+        for key, indices in mine.items():
+            found.setdefault(key, []).extend(indices)
+    return found
