@@ -20,7 +20,8 @@ from cadenza.distributed.world import World
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
-    from cadenza.run import Run, Training
+    from cadenza.run import Run
+    from cadenza.training import Training
 
 log = logging.getLogger("cadenza")
 
