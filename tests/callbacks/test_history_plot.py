@@ -167,6 +167,16 @@ def test_odd_names_and_a_missing_font_are_drawn_all_the_same(tmp_path):
     assert [axes.get_ylabel() for axes in figure.axes[:2]] == [r"price in \$ and \$", "損失"]
 
 
+@pytest.mark.parametrize("length", [26, 27, 60])
+def test_no_word_is_cut_whether_places_are_fixed_or_worked_out(length):
+    values = (1e-7, -0.0055250, 123456.789, 1e12, 0.0)
+    names = [f"val/{str(index) * (length - 4)}" for index in range(len(values))]
+    epochs = [{name: value * (1 + epoch / 1000) for name, value in zip(names, values, strict=True)} for epoch in (0, 1)]
+    figure = plot_history(history_of(*epochs), mark=names[0], mode="min")
+    assert (figure.get_layout_engine() is None) == (length == 26)
+    assert_nothing_is_cut(figure)
+
+
 def test_an_empty_history_draws_nothing(tmp_path):
     assert plot_history(History(), tmp_path / "none.png") is None
     assert not list(tmp_path.iterdir())

@@ -36,11 +36,29 @@ def checked_format(path: str | os.PathLike[str] | None, format: str | None, who:
     return suffix or format or "png"
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """A figure of so many inches whose labels are given the room that they need."""
+def new_figure(width: float, height: float, *, layout: str = "constrained") -> Figure:
+    """A figure of so many inches whose labels are given the room that they need; with the layout "none" whoever draws
+    it says how much."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout=layout)
+
+
+def fix_layout(
+    figure: Figure, rows: int, columns: int, *, left: float, right: float, bottom: float, top: float
+) -> None:
+    """Gives every panel of a grid so many inches of room on its sides. To work out what its labels need takes more time
+    than the drawing itself."""
+    width, height = figure.get_size_inches()
+    wide, high = width / columns - left - right, height / rows - bottom - top
+    figure.subplots_adjust(
+        left=left / width,
+        right=1 - right / width,
+        bottom=bottom / height,
+        top=1 - top / height,
+        wspace=(left + right) / wide,
+        hspace=(bottom + top) / high,
+    )
 
 
 def figure_bytes(figure: Figure, format: str = "png", dpi: int = 100) -> bytes:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order, infer_mode
 from cadenza.callbacks.faults import Faults, tolerant
-from cadenza.callbacks.figures import checked_format, keep_figure, label_plainly, new_figure, plain, write_figure
+from cadenza.callbacks.figures import (
+    checked_format,
+    fix_layout,
+    keep_figure,
+    label_plainly,
+    new_figure,
+    plain,
+    write_figure,
+)
 from cadenza.callbacks.folders import place_for
 from cadenza.callbacks.series import Family, Series, families, thinned
 from cadenza.history import History, unknown_metric
@@ -29,6 +37,8 @@ _COLOURS = {"train": "C0", "val": "C1", "test": "C2", "": "C4"}
 _LINES = ("-", "--", ":", "-.")
 _MOST = 24
 """So many panels are drawn at most; who has more metrics chooses."""
+_WIDE, _SHORT = 4.6, 26
+"""The inches of a panel, and how many letters a name may have that needs no more room than there is."""
 _SHARE = 0.02
 """The share of a run's time that drawing may take while it goes on; the end is always drawn."""
 
@@ -167,8 +177,12 @@ def plot_history(
     columns = min(3, math.ceil(math.sqrt(len(shown))))
     rows = math.ceil(len(shown) / columns)
     entries = max(len(family.series) for family in shown) + 1
-    figure = new_figure(4.6 * columns, (2.6 + 0.2 * entries) * rows)
+    fixed = all(_is_short(family) for family in shown) and len(found) == len(shown)
+    size = _WIDE * columns, (2.6 + 0.2 * entries) * rows
+    figure = new_figure(*size, layout="none" if fixed else "constrained")
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    if fixed:
+        fix_layout(figure, rows, columns, left=1.05, right=0.12, bottom=0.5, top=0.12 + 0.18 * entries)
     best = _best_of(found, mark, mode)
     for axes, family in zip(grid, shown, strict=False):
         _draw_family(axes, family, "log" if family.name in log_scale else "linear", best)
@@ -208,9 +222,15 @@ def _draw_family(axes: Axes, family: Family, scale: str, best: tuple[Family, Ser
     axes.set(xlabel=f"{family.unit} done", ylabel=plain(family.name, 40), yscale=scale)
     if scale == "log":
         label_plainly(axes.yaxis)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    axes.yaxis.set_offset_position("right")  # away from the legend
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize="small", frameon=False)  # above, so it hides nothing
+
+
+def _is_short(family: Family) -> bool:
+    """Whether its words fit into a panel whose place is known beforehand."""
+    return all(series.name.isascii() and len(series.name) <= _SHORT for series in family.series)
 
 
 def _stage(name: str) -> str:
