@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from everyday import fifteen_by_hand, fifteen_callbacks, six_by_hand, six_callbacks, small_batches
+from everyday import DRAWN, fifteen_by_hand, fifteen_callbacks, six_by_hand, six_callbacks, small_batches
 from measure import best_of, median_with_interval, paired_ratios, table, timed, write
 from peers_inline import peer_cases
 from torch import nn
@@ -160,8 +160,10 @@ def main() -> None:
     print(f"hand-written: {step:.0f} us a step, {options.rounds} rounds of {options.steps} steps\n")
     print(table(("case", "ratio", "95 % interval", "at most"), rows))
     print(f"\nbare dispatch: {bare:.2f} us a step (at most {BAR_DISPATCH})")
+    print(f"the figure of the history: {statistics.median(DRAWN):.2f} s, once at the end of a training")
     print(f"import beyond torch's: {share:+.1%} (at most {BAR_IMPORT:.0%})")
-    path = write("overhead", {"hand_written_us": step, "ratios": results, "dispatch_us": bare, "import_share": share})
+    once = {"dispatch_us": bare, "import_share": share, "figure_s": statistics.median(DRAWN)}
+    path = write("overhead", {"hand_written_us": step, "ratios": results, **once})
     print(f"written to benchmarks/results/{path.name}")
 
 

@@ -41,7 +41,7 @@ def new_figure(width: float, height: float, *, layout: str = "constrained") -> F
     it says how much."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout=layout)
+    return Figure(figsize=(width, height), layout=layout)  # type: ignore[arg-type]
 
 
 def fix_layout(

@@ -14,6 +14,7 @@ import torch
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.pass_measure import checked_stages, prefix_of
 from cadenza.clock import Cadence, Duration
+from cadenza.points import STAGES
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -22,6 +23,7 @@ SPANS = ("fetch", "forward", "loss", "backward", "step", "zero_grad")
 Sums: TypeAlias = dict[str, list[float]]
 """For each span the milliseconds so far, and how often it was played."""
 _PENDING = 256
+_PREFIXES = {stage: f"{stage}/" for stage in STAGES}
 
 
 class Timer(Callback):
@@ -87,10 +89,14 @@ class Timer(Callback):
         return {**super().plays(), **{f"around_{span}": partial(self._watch, span) for span in self.spans}}
 
     def _watch(self, span: str, run: Run) -> HostWatch | EventWatch:
-        sums = self._sums.setdefault(prefix_of(run), {})
-        if self._events is None or span == "fetch":  # data is waited for on the host
-            return HostWatch(sums, span)
-        return EventWatch(self._events, sums, span)
+        prefix = prefix_of(run) if run.loader_name else _PREFIXES[run.stage or ""]
+        if self._events is not None and span != "fetch":  # data is waited for on the host
+            return EventWatch(self._events, self._sums.setdefault(prefix, {}), span)
+        try:
+            entry = self._sums[prefix][span]
+        except KeyError:
+            entry = self._sums.setdefault(prefix, {}).setdefault(span, [0.0, 0])
+        return HostWatch(entry)
 
     # Reports --------------------------------------------------------------------------------------------------------
 
@@ -143,17 +149,21 @@ def _add(sums: Sums, span: str, milliseconds: float) -> None:
 
 
 class HostWatch:
-    """Adds the time of the host between entering and leaving."""
+    """Adds the time of the host between entering and leaving to a sum."""
 
-    def __init__(self, sums: Sums, span: str) -> None:
-        self.sums, self.span = sums, span
+    __slots__ = ("began", "entry")
+
+    def __init__(self, entry: list[float]) -> None:
+        self.entry = entry
 
     def __enter__(self) -> None:
         self.began = perf_counter()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is None:
-            _add(self.sums, self.span, (perf_counter() - self.began) * 1000)
+            entry = self.entry
+            entry[0] += (perf_counter() - self.began) * 1000
+            entry[1] += 1
 
 
 class EventWatch:
