@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,13 @@ VARIANTS = (
     "nan_skips",
     "two_optimizers",
 )
+
+
+@pytest.fixture(autouse=True)
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders in memory where the system has them: these tests end processes, and cut no power."""
+    if Path("/dev/shm").is_dir():
+        monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")
 
 
 def of(name: str, **options: object) -> Certificate:
