@@ -175,6 +175,6 @@ def _check_arguments(decay: float, warmup: str, steps: int | None, beta: float, 
     if steps is not None and (not is_number(steps) or steps < 1):
         raise ValueError(f"steps must be at least 1, not {steps!r}")
     if not is_number(beta) or not beta > 0:
-        raise ValueError(f"beta must be a finite number above 0, not {beta!r}")
+        raise ValueError(f"beta must be above 0 and finite, not {beta!r}")
     if buffers not in ("copy", "average"):
         raise ValueError(f'buffers is "copy" or "average", not {buffers!r}')

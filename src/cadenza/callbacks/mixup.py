@@ -50,9 +50,9 @@ class Mixing(Callback):
         self, alpha: float, *, probability: float = 1.0, soft: int | None = None, seed: int | None = None
     ) -> None:
         if not is_number(alpha) or not alpha > 0:
-            raise ValueError(f"alpha must be a finite number above 0, not {alpha!r}")
+            raise ValueError(f"alpha must be a number above 0, not {alpha!r}")
         if not is_number(probability) or not 0 <= probability <= 1:
-            raise ValueError(f"probability must be a number from 0 to 1, not {probability!r}")
+            raise ValueError(f"probability must be from 0 to 1, not {probability!r}")
         if soft is not None and (isinstance(soft, bool) or not isinstance(soft, int) or soft < 2):
             raise ValueError(f"soft must be None or the number of classes, at least 2, not {soft!r}")
         self.alpha = alpha
