@@ -69,9 +69,19 @@ def part_for(state: dict[str, Any], rank: int, size: int) -> dict[str, Any] | No
     return _moved(state, parts, rank)
 
 
+def taken_by(state: dict[str, Any], rank: int, size: int) -> dict[str, Any]:
+    """The state as ``rank`` of ``size`` processes takes it."""
+    return with_part(shared(state), part_for(state, rank, size))
+
+
+def shared(state: dict[str, Any]) -> dict[str, Any]:
+    """What all processes get, and with how many it was saved."""
+    return {**{name: value for name, value in state.items() if name != "ranks"}, "saved_with": saved_size(state)}
+
+
 def with_part(state: dict[str, Any], part: dict[str, Any] | None) -> dict[str, Any]:
     """The state as the process has it whose part is given."""
-    state = {name: value for name, value in state.items() if name != "ranks"}
+    state = dict(state)
     if part is None:
         return state
     for name in ("rng", "feeds", "clock"):

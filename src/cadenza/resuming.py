@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from cadenza.decisions import Best
 from cadenza.encoding import decoded
+from cadenza.global_batch import accumulating, keep_step
 from cadenza.rng import set_rng_state, unpack_rng
 from cadenza.state import alike
 
@@ -77,6 +78,17 @@ class Resume:
         run.metrics.update(state["metrics"])
         run.epoch = run.clock.epochs
         _load_callbacks(callbacks, state["callbacks"])
+        self._keep_step(run, callbacks)
+
+    def _keep_step(self, run: Run, callbacks: Sequence[Callback]) -> None:
+        """With another number of processes a step still sees as many samples; so it does in runs after that."""
+        saved, before = self.state.get("step"), self.state.get("saved_with", run.world_size)
+        if saved is None or not (saved["adapted"] or before != run.world_size):
+            return
+        keep_step(run, callbacks, saved, before)
+        owner = accumulating(callbacks)
+        if owner is not None and owner.name in self.state["callbacks"]:
+            self.state["callbacks"] = {**self.state["callbacks"], owner.name: owner.state_dict()}
 
     # While it opens its spans ---------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from cadenza.data import Feed
 from cadenza.encoding import encoded
 from cadenza.frames import Epoch, Pass
+from cadenza.global_batch import step_of
 from cadenza.rng import pack_rng, rng_state
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def collect_here(run: Run) -> dict[str, Any]:
         "feeds": now["feeds"],
         "store": {name: value for name, value in run.store.items() if is_tree(value)},
         "position": position_of(run, now),
+        "step": step_of(run),
     }
 
 

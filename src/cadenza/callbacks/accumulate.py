@@ -63,6 +63,22 @@ class Accumulate(Callback):
         end = "dropped" if self.drop_last else "stepped"
         return f"{self.n} batches a step, weighted by {by}; a ragged last window is {end}"
 
+    adapted = False
+    """Whether ``n`` was changed, so that a step sees as many samples with another number of processes."""
+
+    def adapt(self, n: int, *, scale: float) -> None:
+        """From here on a step takes ``n`` batches. What is open was counted by ``scale`` times as many processes."""
+        window = self.window
+        batches, rest = divmod(window.batches * n, self.n)
+        if rest:
+            raise ValueError(
+                f"the run was saved after {window.batches} of {self.n} batches of a step, and now {n} make a step: go "
+                "on from a checkpoint that was saved after a step, or with as many processes as before"
+            )
+        window.batches, window.total, window.reference = batches, window.total * scale, window.reference * scale
+        self.adapted = self.adapted or n != self.n
+        self.n = n
+
     def steps_in(self, batches: int) -> int:
         """How many steps an epoch of ``batches`` makes, if none is skipped; schedules ask for it."""
         return batches // self.n if self.drop_last else -(-batches // self.n)

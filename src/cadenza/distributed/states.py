@@ -12,7 +12,7 @@ from torch import distributed as dist
 
 from cadenza.distributed.spread import holds_spread, made_whole
 from cadenza.distributed.talk import from_main
-from cadenza.ranks import compared, own_part, part_for, saved_size, warn_of_move, with_part
+from cadenza.ranks import compared, own_part, part_for, saved_size, shared, taken_by, warn_of_move, with_part
 
 if TYPE_CHECKING:
     from cadenza.distributed.ensemble import Ensemble
@@ -81,10 +81,18 @@ def hand_out(ensemble: Ensemble, look: Callable[[], Any]) -> Handed | None:
         parts = [part_for(found.state, rank, world.world_size) for rank in range(world.world_size)]
         if saved_size(found.state) != world.world_size:
             warn_of_move(found.state, world.world_size)
-    common = {key: value for key, value in found.state.items() if key != "ranks"} if found is not None else None
+    common = shared(found.state) if found is not None else None
     mine: list[Any] = [None]
     dist.scatter_object_list(mine, parts, src=0)
     return Handed(with_part(tree_from_main(common, ensemble.place), mine[0]), name)
+
+
+def taken_alone(found: Any) -> Any:
+    """What a single process takes of a checkpoint that many wrote; of its own it takes all."""
+    if found is None or saved_size(found.state) == 1:
+        return found
+    warn_of_move(found.state, 1)
+    return Handed(taken_by(found.state, 0, 1), found.name)
 
 
 def tree_from_main(tree: Any, place: torch.device) -> Any:

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cadenza.distributed.ensemble import Ensemble
 from cadenza.distributed.guard import guarded
 from cadenza.distributed.meeting import meet
-from cadenza.distributed.states import hand_out
+from cadenza.distributed.states import hand_out, taken_alone
 from cadenza.distributed.world import World
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Strategy:
 
     def found(self, training: Training, look: Callable[[], Any]) -> Any:
         """The checkpoint that ``look`` finds, as this process is to take it; None if there is none."""
-        return look()
+        return taken_alone(look())
 
     def taken(self, run: Run, state: dict[str, Any]) -> dict[str, Any]:
         """``state`` as the module and the optimizers of ``run`` can load it."""
@@ -97,7 +97,7 @@ class Together(Strategy):
         return training.ensemble
 
     def found(self, training: Training, look: Callable[[], Any]) -> Any:
-        return look() if training.world.alone else hand_out(self.ensemble(training), look)
+        return taken_alone(look()) if training.world.alone else hand_out(self.ensemble(training), look)
 
     def spread(self, run: Run, ensemble: Ensemble) -> None:
         """Makes ``run.model`` of ``run.module``, or takes what an earlier run made."""

@@ -1,0 +1,59 @@
+"""Two processes that are killed and started again end as those that were left in peace, to the last bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cadenza import launch
+from cadenza.distributed.launchers.local import WorkerDied
+
+from .trainings import difference, train
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.distributed.trainings import train
+
+folder = sys.argv[1]
+first = not Path(folder, "once").exists()
+Path(folder, "once").touch()
+train(f"{folder}/killed", 7 if first else None, {1})
+"""
+
+
+def certified(folder, kills):
+    launch(train, f"{folder}/whole", timeout=60)
+    for batch, ranks in kills:
+        with pytest.raises(WorkerDied, match="was ended by signal 9"):
+            launch(train, f"{folder}/killed", batch, ranks, timeout=60)
+    launch(train, f"{folder}/killed", timeout=60)
+    return difference(f"{folder}/whole", f"{folder}/killed")
+
+
+def test_killed_all_and_killed_one(tmp_path):
+    assert certified(tmp_path, [(3, {0, 1}), (8, {1})]) is None
+
+
+@pytest.mark.long
+def test_killed_at_random_batches(tmp_path):
+    draw = random.Random(11)
+    kills = [(batch, draw.choice([{0}, {1}, {0, 1}])) for batch in sorted(draw.sample(range(2, 15), 6))]
+    assert certified(tmp_path, kills) is None
+
+
+@pytest.mark.long
+def test_torchrun_restarts_and_the_run_ends_as_if_nothing_had_happened(tmp_path):
+    launch(train, f"{tmp_path}/whole", timeout=60)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", str(tmp_path / "script.py"), str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert difference(f"{tmp_path}/whole", f"{tmp_path}/killed") is None
