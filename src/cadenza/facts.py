@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from cadenza.frames import Pass
-from cadenza.requests import STOP
+from cadenza.requests import PAUSED, STOP
 from cadenza.rows import Rows
 
 if TYPE_CHECKING:
@@ -87,6 +87,16 @@ class Facts(Rows):
             return True
         behind = bool(self._open) and self.clock.epochs == self.epoch
         return self.num_epochs is not None and self.clock.epochs + behind >= self.num_epochs
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the run was stopped to go on later, as when the time of a job is over."""
+        return self.stop_reason is not None and self.stop_reason.startswith(PAUSED)
+
+    @property
+    def can_save(self) -> bool:
+        """Whether somebody serves ``run.save()``."""
+        return self._plan.saver is not None
 
     @property
     def is_ending(self) -> bool:

@@ -28,6 +28,9 @@ EXCHANGE = REPLAN << 1
 SAVED = EXCHANGE << 1
 """Nor this: checkpoints were committed, which ``after_save`` tells at the next safe point."""
 
+PAUSED = "paused: "
+"""A stop whose reason begins so is no end: a resume goes on, whatever its limits."""
+
 OF_ITERATION = sum(BIT[name] for name, request in REQUESTS.items() if request.scope == "iter")
 OF_PASS = END_EPOCH
 

@@ -48,7 +48,7 @@ def collect_here(run: Run) -> dict[str, Any]:
         "best": None if run.best is None else asdict(run.best),
         "fit": {"epochs": run._began[0], "steps": run._began[1], "until_epoch": run.num_epochs, "until": run.num_steps},
         "cadences": {interval: cadence.passed for interval, cadence in run._cadences.items()},
-        "ended": run.stop_reason or "" if run._ending else None,
+        "ended": run.stop_reason or "" if run._ending and not run.is_paused else None,
         "metrics": now["metrics"],
         "callbacks": now["callbacks"],
         "rng": now["rng"],

@@ -66,7 +66,7 @@ def test_it_stops_after_the_first_batch_that_ends_too_late(time, limit, grace, b
     assert (reason.said is None) == (batches == 16)
     if grace != "0 s":
         assert (
-            reason.said == "TimeLimit: 420.0 seconds have passed; the limit is 600 seconds, less 180 seconds of grace"
+            reason.said == "paused: TimeLimit: 420.0 seconds have passed; the limit is 600 seconds, less 180 seconds of grace"
         )
 
 
@@ -144,3 +144,24 @@ def test_explain_says_what_is_left_after_grace():
 
 def test_conformance():
     check_callback(TimeLimit.example())
+
+
+def test_a_run_whose_time_was_up_goes_on_where_it_stood(tmp_path: Path) -> None:
+    def made(limit: str) -> Trainer:
+        torch.manual_seed(0)
+        model = tiny_classifier()
+        adam = torch.optim.Adam(model.parameters())
+        callbacks = [Checkpoint(None, to=tmp_path / limit[0]), TimeLimit(limit)]
+        return Trainer(model, adam, torch.nn.CrossEntropyLoss(), callbacks=callbacks, device="cpu", seed=1)
+
+    made("0 seconds").fit(tiny_loader(), epochs=3, resume="auto")
+    again = made("0 seconds")
+    again.fit(tiny_loader(), epochs=3, resume="auto")
+    assert again.clock.batches == 2
+    while again.clock.epochs < 3:
+        again = made("0 seconds")
+        again.fit(tiny_loader(), epochs=3, resume="auto")
+    whole = made("1 hour")
+    whole.fit(tiny_loader(), epochs=3)
+    assert again.clock.batches == whole.clock.batches
+    assert all(map(torch.equal, again.model.state_dict().values(), whole.model.state_dict().values()))

@@ -185,7 +185,7 @@ class Checkpoint(Callback):
         return (cadence is not None and cadence.due(run.clock)) or is_best
 
     def after_run(self, run: Run) -> None:
-        if run.mode == "fit" and self.final:
+        if run.mode == "fit" and self.final and not run.is_paused:  # a paused run was saved where it stands
             run.save()
 
     def _preempt(self, run: Run) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from cadenza.callback import Callback, Order
 from cadenza.clock import Duration
+from cadenza.requests import PAUSED
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -23,6 +24,8 @@ class TimeLimit(Callback):
     grace="5 minutes")`` the stop is asked for after 115 minutes, and a last checkpoint has 5 minutes left. ``of`` says
     what is measured: "fit", the wall time of this fit (what a job of a cluster has), or "clock", the time of all fits
     together, which a checkpoint keeps (``run.clock.seconds``).
+
+    With ``Checkpoint`` the run is saved where it stands, and ``fit(..., resume="auto")`` goes on from there.
 
     >>> import cadenza, torch
     >>> from cadenza.testing import tiny_classifier, tiny_loader
@@ -61,7 +64,9 @@ class TimeLimit(Callback):
         passed = monotonic() - self._began if self.of == "fit" else run.clock.seconds
         if passed >= self._allowed:
             grace = f", less {self.grace} of grace" if self.grace.amount else ""
-            run.stop(f"{self.name}: {passed:.1f} seconds have passed; the limit is {self.limit}{grace}")
+            if run.can_save and run.training:
+                run.save()  # here, in mid-epoch, so that a resume goes on after this batch
+            run.stop(f"{PAUSED}{self.name}: {passed:.1f} seconds have passed; the limit is {self.limit}{grace}")
 
     @classmethod
     def example(cls) -> Self:
