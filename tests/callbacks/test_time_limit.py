@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from cadenza import Callback, Duration, Trainer, When
+from cadenza.callbacks.checkpoint import Checkpoint
 from cadenza.callbacks.time_limit import TimeLimit
 from cadenza.testing import check_callback, tiny_classifier, tiny_loader
 
@@ -66,7 +69,8 @@ def test_it_stops_after_the_first_batch_that_ends_too_late(time, limit, grace, b
     assert (reason.said is None) == (batches == 16)
     if grace != "0 s":
         assert (
-            reason.said == "paused: TimeLimit: 420.0 seconds have passed; the limit is 600 seconds, less 180 seconds of grace"
+            reason.said
+            == "paused: TimeLimit: 420.0 seconds have passed; the limit is 600 seconds, less 180 seconds of grace"
         )
 
 
