@@ -3,8 +3,8 @@
     python benchmarks/checkpoint.py [--rounds 5] [--short]
 
 A decoder with d 512 and about 25 million parameters is trained for 50 steps with one save among them: not at all, with
-``Checkpoint`` in the background, with ``torch.save`` in the loop, and with Lightning's ModelCheckpoint if that is
-installed; in turns, in shuffled order. The figures are written to ``benchmarks/results/checkpoint.json``.
+``Checkpoint`` in the background, and with ``torch.save`` in the loop; in turns, in shuffled order. The figures are
+written to ``benchmarks/results/checkpoint.json``.
 """
 
 from __future__ import annotations
@@ -106,15 +106,6 @@ def in_the_loop(folder: Path, data: Any) -> Window:
 CASES = {"Checkpoint in the background": background, "torch.save in the loop": in_the_loop}
 
 
-def lightning() -> str:
-    """Its ModelCheckpoint is measured where it is installed; this says whether it is."""
-    try:
-        import lightning
-    except ModuleNotFoundError:
-        return "not installed"
-    return str(lightning.__version__)
-
-
 def calibrated(least: float) -> tuple[int, float]:
     """A length of text with which a step takes at least so many seconds, and how many."""
     length = 96
@@ -133,11 +124,6 @@ def resumed(folder: Path, data: Any) -> dict[str, float]:
     """Seconds from the call of ``fit`` to the first step, and those that reading alone takes."""
 
     class First(Callback):
-        at = 0.0
-
-        def before_step(self, run: Any) -> None:
-            self.at = self.at or time.perf_counter()
-
         def before_forward(self, run: Any) -> None:
             self.forward = getattr(self, "forward", time.perf_counter())
 
@@ -196,7 +182,6 @@ def main() -> None:
             "rounds": rounds,
             "cases": rows,
             "resume": resume,
-            "lightning": lightning(),
         },
     )
 
