@@ -17,7 +17,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from everyday import DRAWN, fifteen_by_hand, fifteen_callbacks, six_by_hand, six_callbacks, small_batches
+from everyday import (
+    DRAWN,
+    fifteen_by_hand,
+    fifteen_callbacks,
+    fifteen_with_plot,
+    six_by_hand,
+    six_callbacks,
+    small_batches,
+)
 from measure import best_of, median_with_interval, paired_ratios, table, timed, write
 from peers_inline import peer_cases
 from torch import nn
@@ -143,11 +151,14 @@ def main() -> None:
     }
     ratios, references = paired_ratios(lambda: hand_written(data), cases, options.rounds)
     small = small_batches(options.small_steps)
-    for name, by_hand, with_callbacks in (
-        ("six that change and guard", six_by_hand, six_callbacks),
-        ("fifteen of everyday use", fifteen_by_hand, fifteen_callbacks),
+    for by_hand, everyday in (
+        (six_by_hand, {"six that change and guard": six_callbacks}),
+        (
+            fifteen_by_hand,
+            {"fifteen of everyday use": fifteen_with_plot, "the fifteen, drawing apart": fifteen_callbacks},
+        ),
     ):
-        case = {name: partial(with_callbacks, small)}
+        case = {name: partial(with_callbacks, small) for name, with_callbacks in everyday.items()}
         ratios.update(paired_ratios(partial(by_hand, small), case, options.rounds)[0])
     rows, results = [], {}
     for name, values in ratios.items():
