@@ -74,10 +74,11 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         trainer(Act("before_forward", twice, 4), Checkpoint(None, to=tmp_path)).fit(loader(), epochs=2)
     assert Shelf(tmp_path).names() == []
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_other_threads_leave_signals_alone(tmp_path: Path) -> None:

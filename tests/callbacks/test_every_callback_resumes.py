@@ -24,8 +24,8 @@ READY = {
     for name in cadenza.callbacks.__all__
     if isinstance(cls := getattr(cadenza.callbacks, name), type) and issubclass(cls, Callback)
 }
-REFUSES = {"Checkpoint", "LRFinder"}
-"""One saves itself and has tests of its own; a sweep is no training, and says so when it is resumed."""
+REFUSES = {"Checkpoint", "Load", "LRFinder"}
+"""Two save or load themselves and have tests of their own; a sweep is no training, and says so when it is resumed."""
 DEAR = {"ExportCheck"}
 EPOCHS = 3
 

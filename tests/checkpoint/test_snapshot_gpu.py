@@ -11,7 +11,10 @@ from cadenza.checkpoint import Shelf, Snapshot, Writer
 
 from .states import difference
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 
 def state_on(device: str) -> dict[str, dict[str, torch.Tensor]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.recipes import load, ready
+from cadenza.recipes import load, ready_recipes
 from cadenza.recipes.files import READY, ready_names
 from cadenza.recipes.yaml_text import read_yaml
 
@@ -22,8 +22,8 @@ SHORT = {
 
 
 def test_they_are_listed_with_what_they_reach():
-    assert sorted(SHORT) == ready_names() == sorted(ready())
-    assert all(said["about"] and said["reaches"]["metric"] for said in ready().values())
+    assert sorted(SHORT) == ready_names() == sorted(ready_recipes())
+    assert all(said["about"] and said["reaches"]["metric"] for said in ready_recipes().values())
 
 
 def test_the_page_shows_the_recipe_as_it_is():

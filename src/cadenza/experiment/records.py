@@ -142,4 +142,5 @@ def find_run(run: RunName, root: RunName = "runs") -> Path:
 def run_folders(root: RunName = "runs") -> Sequence[Path]:
     """The folders of all runs below ``root``, the oldest first."""
     found = [path.parent for path in Path(root).glob(f"*/*/*/{DETAILS}")]
-    return sorted(found, key=lambda folder: (folder.name, str(folder)))
+    second = len("20261231-235959")  # within one, what was written first is older
+    return sorted(found, key=lambda one: (one.name[:second], (one / DETAILS).stat().st_mtime_ns, str(one)))

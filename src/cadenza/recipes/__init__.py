@@ -12,14 +12,14 @@ from cadenza.recipes.registries import register, registry
 from cadenza.recipes.registry import Registry
 
 if TYPE_CHECKING:
-    from cadenza.recipes.recipe import Recipe, load, ready
+    from cadenza.recipes.recipe import Recipe, load, ready_recipes
 
-__all__ = ["Recipe", "RecipeError", "Registry", "load", "ready", "register", "registry"]
+__all__ = ["Recipe", "RecipeError", "Registry", "load", "ready_recipes", "register", "registry"]
 
 
 def __getattr__(name: str) -> Any:
     """Recipes themselves are read with PyYAML, which who only registers names need not have."""
-    if name not in ("Recipe", "load", "ready"):
+    if name not in ("Recipe", "load", "ready_recipes"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from cadenza.recipes import recipe
 

@@ -20,7 +20,7 @@ class Recipe:
 
     >>> recipe = load("digits", ["fit.epochs=1", "~callbacks.progress"])
     >>> recipe.tree["fit"]["epochs"], sorted(recipe.plan.callbacks)
-    (1, ['early_stopping', 'metrics', 'one_cycle_schedule'])
+    (1, ['checkpoint', 'early_stopping', 'metrics', 'one_cycle_schedule'])
     """
 
     def __init__(self, file: Path, tree: dict[str, Any], written: dict[str, Any], plan: Plan, origins: Any) -> None:
@@ -140,7 +140,7 @@ def _allowed(packages: Sequence[str]) -> list[str]:
     return list(packages)
 
 
-def ready() -> dict[str, dict[str, Any]]:
+def ready_recipes() -> dict[str, dict[str, Any]]:
     """The ready recipes by name, with what they say of themselves."""
     from cadenza.recipes.yaml_text import read_yaml
 

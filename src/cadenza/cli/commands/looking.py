@@ -14,9 +14,9 @@ def points() -> None:
 
 def recipes() -> None:
     """List the ready recipes, and the quality that each reaches."""
-    from cadenza.recipes.recipe import ready
+    from cadenza.recipes.recipe import ready_recipes
 
-    found = ready()
+    found = ready_recipes()
     width = max(len(name) for name in found)
     for name, said in found.items():
         typer.echo(f"{name:<{width}}  {said['about']}{_quality(said['reaches'])}")
