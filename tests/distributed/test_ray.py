@@ -127,6 +127,7 @@ def test_metrics_and_checkpoints_are_in_the_storage_of_ray(outcome):
     assert not list(folder.glob("*/.for-ray-*"))
 
 
+@pytest.mark.long
 def test_an_error_comes_back_whole_with_its_rank(connected):
     with pytest.raises(Odd, match="7 is odd") as caught:
         launch(fail_on_one, on="ray")
