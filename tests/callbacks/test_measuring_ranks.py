@@ -15,7 +15,7 @@ from cadenza.testing import tiny_classifier, tiny_data
 SOURCE = Path(__file__).parents[2] / "src"
 SIZES = [5, 3, 1, 7]
 PROGRAM = """
-import json, sys, warnings
+import json, sys, warnings, weakref
 import torch
 from torch import nn
 from torchmetrics.classification import MulticlassF1Score
@@ -80,9 +80,10 @@ with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
     found = {**trainer.validate(mine), **trainer.test(mine)}
 said = [str(one.message) for one in warned if "goes on without" in str(one.message)]
-with open(f"{out}/{rank}.json", "w") as file:
-    json.dump({"found": found, "said": said}, file)
+group = weakref.ref(torch.distributed.group.WORLD)
 torch.distributed.destroy_process_group()
+with open(f"{out}/{rank}.json", "w") as file:
+    json.dump({"found": found, "said": said, "group ended": group() is None}, file)
 """
 
 
@@ -138,3 +139,7 @@ def test_what_fails_on_one_rank_is_left_out_on_both(answers):
         assert any("the metric 'half'" in said and other in said for said in answer["said"])
     assert any("ClassificationResults" in said and "not here" in said for said in answers[0]["said"])
     assert any("ClassificationResults" in said and "another process" in said for said in answers[1]["said"])
+
+
+def test_the_trainer_does_not_keep_a_process_group_that_its_owner_destroyed(answers):
+    assert [one["group ended"] for one in answers] == [True, True]

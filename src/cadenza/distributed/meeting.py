@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -13,18 +14,19 @@ from cadenza.distributed.talk import gathered
 from cadenza.distributed.world import World
 
 _MANY = 64
-_last: list[tuple[Any, Lifeline]] = []
-"""The process group that was there last, and the lifeline of this process in it."""
+_last: list[tuple[weakref.ref[Any], Lifeline]] = []
+"""The process group that was there last, and the lifeline of this process in it. The group is not kept alive: its
+threads end when its owner destroys it, and one that outlives the interpreter ends the process with an abort."""
 
 
 def meet(world: World, device: torch.device, timeout: float) -> Lifeline:
     """Joins the others if that has not been done, and returns the lifeline that this process has with them."""
     world.join(device, timeout)
     group = dist.group.WORLD
-    if _last and _last[0][0] is group:
+    if _last and _last[0][0]() is group:
         return _last[0][1]
     lifeline = Lifeline(world, lines_between_ranks(world))
-    _last[:] = [(group, lifeline)]
+    _last[:] = [(weakref.ref(group), lifeline)]
     return lifeline
 
 
