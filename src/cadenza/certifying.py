@@ -2,57 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-import fnmatch
-import hashlib
 import importlib.util
 import json
 import multiprocessing
 import os
 import random
-import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cadenza.callback import Callback, Order
-from cadenza.points import POINTS, Kind
+from cadenza.callback import Callback
+from cadenza.comparison import IGNORED, comparable, first_difference, first_different_step
 from cadenza.rng import seed_everything
-from cadenza.state import alike
-
-if TYPE_CHECKING:
-    from cadenza.run import Run
+from cadenza.witness import Kill, Killer, Witness
 
 Train = Callable[[Path, list[Callback]], object] | str
-IGNORED = ("clock/seconds", "callbacks/Checkpoint/*", "*second*", "*time*", "*_ms", "*/ms/*", "*memory*")
-"""What is not compared: wall times, and the name of the run."""
 PRELOADED = ["cadenza.certifying", "cadenza.callbacks", "cadenza.checkpoint", "torch._dynamo"]
 """What a training needs. Every optimizer imports the last when it is made, which takes longer than a small training."""
-
-
-@dataclass(frozen=True)
-class Kill:
-    """When a process is killed: at the ``count``-th time ``point`` is played ("any" is any point), or so many
-    ``seconds`` after the first one."""
-
-    point: str | None = None
-    count: int = 1
-    seconds: float | None = None
-
-    def __str__(self) -> str:
-        if self.seconds is not None:
-            return f"after {self.seconds:.3f} s"
-        where = "point" if self.point == "any" else self.point
-        return f"at the {self.count}. {where}"
 
 
 @dataclass
@@ -196,75 +170,6 @@ def load_function(place: str) -> Callable[[Path, list[Callback]], object]:
     return function
 
 
-class Killer(Callback):
-    """Ends its own process as ``kill -9`` does."""
-
-    order = Order.SAVE + 1000
-    passive = True
-
-    def __init__(self, kill: Kill) -> None:
-        self.kill, self.left = kill, kill.count
-
-    def plays(self) -> dict[str, Callable[[Run], Any]]:
-        if self.kill.point is None:
-            return {"after_register": self.wait}
-        everywhere = [point.name for point in POINTS.values() if _is_plain(point.kind)]
-        return dict.fromkeys(everywhere if self.kill.point == "any" else [self.kill.point], self.count)
-
-    def wait(self, run: Run) -> None:
-        timer = threading.Timer(self.kill.seconds or 0.0, die)
-        timer.daemon = True
-        timer.start()
-
-    def count(self, run: Run) -> None:
-        self.left -= 1
-        if self.left == 0:
-            die()
-
-
-def _is_plain(kind: Kind) -> bool:
-    return kind not in (Kind.AROUND, Kind.BEHAVIOUR)
-
-
-def die() -> None:
-    """Ends this process at once, without a last word."""
-    if hasattr(signal, "SIGKILL"):
-        os.kill(os.getpid(), signal.SIGKILL)
-        threading.Event().wait()
-    os._exit(137)  # pragma: no cover
-
-
-class Witness(Callback):
-    """Writes after each iteration what every weight and every tensor of the optimizers is, as a checksum."""
-
-    order = Order.SAVE + 999
-    passive = True
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.points, self.since = 0, time.perf_counter()
-
-    def plays(self) -> dict[str, Callable[[Run], Any]]:
-        counted = {point.name: self.count for point in POINTS.values() if _is_plain(point.kind)}
-        return {**counted, "after_train_iter": self.look, "after_run": self.end}
-
-    def count(self, run: Run) -> None:
-        self.points += 1
-
-    def look(self, run: Run) -> None:
-        self.points += 1
-        tensors = dict(
-            _tensors({"model": run.module.state_dict(), "optimizers": [o.state_dict() for o in run.optimizers]})
-        )
-        sums = {name: hashlib.blake2b(_bytes(tensor), digest_size=8).hexdigest() for name, tensor in tensors.items()}
-        with open(self.folder / "witness.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps({"batch": run.clock.batches, "step": run.clock.steps, "sums": sums}) + "\n")
-
-    def end(self, run: Run) -> None:
-        length = {"points": self.points, "seconds": time.perf_counter() - self.since}
-        (self.folder / "length.json").write_text(json.dumps(length), encoding="utf-8")
-
-
 # The comparison -----------------------------------------------------------------------------------------------------
 
 
@@ -275,67 +180,10 @@ def _compare(whole: Path, killed: Path, certificate: Certificate) -> None:
     for folder in (whole, killed):
         if not Shelf(folder).names():
             raise RuntimeError("the training left no checkpoint: it must use Checkpoint(to=folder) and all callbacks")
-        states.append(_comparable(Shelf(folder).read("last").state, certificate.ignored))
-    found = _first_different_step(whole, killed, certificate) or _first_difference(*states)
-    certificate.difference = certificate.difference or found
+        states.append(comparable(Shelf(folder).read("last").state, certificate.ignored))
+    found, steps = first_different_step(whole, killed)
+    certificate.difference = certificate.difference or found or first_difference(*states)
     certificate.equal = certificate.difference is None
+    certificate.compared["steps"] = certificate.compared.get("steps", 0) + steps
     certificate.compared["tensors"] = sum(isinstance(value, Tensor) for value in states[0].values())
     certificate.compared["other values"] = len(states[0]) - certificate.compared["tensors"]
-
-
-def _first_different_step(whole: Path, killed: Path, certificate: Certificate) -> str | None:
-    """Each batch that was trained after a resume left the same weights as in the whole run, however often."""
-    expected = {line["batch"]: line for line in _lines(whole)}
-    compared = 0
-    for line in sorted(_lines(killed), key=lambda line: int(line["batch"])):
-        reference = expected.get(line["batch"])
-        if reference is None:
-            return f"batch {line['batch']} was trained only in the killed run"
-        compared += 1
-        for name, value in reference["sums"].items():
-            if line["sums"].get(name) != value:
-                return f"{name} after batch {line['batch']} (step {line['step']})"
-    certificate.compared["steps"] = certificate.compared.get("steps", 0) + compared
-    return None
-
-
-def _lines(folder: Path) -> Iterator[dict[str, Any]]:
-    with open(folder / "witness.jsonl", encoding="utf-8") as file:
-        for line in file:
-            with contextlib.suppress(json.JSONDecodeError):  # one that was cut by a kill
-                yield json.loads(line)
-
-
-def _comparable(state: dict[str, Any], ignored: Sequence[str]) -> dict[str, Any]:
-    from cadenza.history import History
-
-    history = History()
-    history.load_state_dict(state["history"])
-    flat = dict(_leaves({**state, "history": history.to_rows()}))
-    return {name: v for name, v in flat.items() if not any(fnmatch.fnmatch(name, one) for one in ignored)}
-
-
-def _first_difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
-    for name in sorted(one.keys() | other.keys()):
-        if name not in one or name not in other:
-            return f"{name} is only in the {'whole' if name in one else 'killed'} run"
-        if not alike(one[name], other[name]):
-            return f"{name} at the end"
-    return None
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else None
-    if pairs is None:
-        yield path, value
-        return
-    for key, inner in pairs:
-        yield from _leaves(inner, f"{path}/{key}" if path else str(key))
-
-
-def _tensors(value: Any) -> Iterator[tuple[str, Tensor]]:
-    return ((name, leaf) for name, leaf in _leaves(value) if isinstance(leaf, Tensor))
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return bytes(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

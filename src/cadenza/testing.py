@@ -11,9 +11,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza.callback import Callback
-from cadenza.certifying import Certificate, Kill, certify
+from cadenza.certifying import Certificate, certify
 from cadenza.conformance import check_callback
 from cadenza.points import POINTS, Kind
+from cadenza.witness import Kill
 
 if TYPE_CHECKING:
     from cadenza.run import Run

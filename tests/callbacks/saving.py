@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza import Callback, Trainer
-from cadenza.certifying import IGNORED, _comparable, _first_difference
 from cadenza.checkpoint import Shelf
+from cadenza.comparison import comparable, first_difference
 from cadenza.state import collect
 
 SAMPLES, BATCHES = 26, 5
@@ -60,12 +60,12 @@ class End(Callback):
     order = 10**6
 
     def after_run(self, run: Any) -> None:
-        self.state = _comparable(collect(run), IGNORED)
+        self.state = comparable(collect(run))
 
 
 def difference(one: End, other: End) -> str | None:
     """The first thing in which two ended runs differ."""
-    return _first_difference(one.state, other.state)
+    return first_difference(one.state, other.state)
 
 
 def values(folder: Path) -> dict[str, float | None]:

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import cadenza.callbacks
 from cadenza import Callback, CallbackError, Trainer, loop
-from cadenza.certifying import IGNORED
 from cadenza.clock import Duration
+from cadenza.comparison import IGNORED
 from cadenza.resuming import Resume
 from cadenza.state import alike, collect
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import cadenza
-from cadenza.certifying import IGNORED, _comparable, _first_difference
 from cadenza.checkpoint import Shelf
+from cadenza.comparison import comparable, first_difference
 
 SOURCE = Path(cadenza.__file__).parents[1]
 HERE = Path(__file__).parent
@@ -61,7 +61,7 @@ def play(
 
 
 def end_of(folder: Path) -> dict[str, Any]:
-    return _comparable(Shelf(folder).read("last").state, IGNORED)
+    return comparable(Shelf(folder).read("last").state)
 
 
 @pytest.fixture(scope="module")
@@ -98,4 +98,4 @@ def test_a_warned_run_saves_and_goes_on(
     assert before.state["clock"]["batches"] > 0
     again = play(tmp_path, name)
     assert again.returncode == 0, again.stderr
-    assert _first_difference(whole[name], end_of(tmp_path)) is None
+    assert first_difference(whole[name], end_of(tmp_path)) is None

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 from cadenza import Callback, Trainer
 from cadenza.callbacks import EMA, Accumulate, Checkpoint, Metrics
 from cadenza.callbacks.measures import accuracy
-from cadenza.certifying import IGNORED, _comparable, _first_difference
 from cadenza.checkpoint import Shelf
+from cadenza.comparison import comparable, first_difference
 
 
 class Noisy(Dataset):
@@ -111,8 +111,8 @@ def train(folder, stop=None, ranks=None, **options):
 
 def difference(one, other):
     """The first value in which the last checkpoints of two folders differ, or None."""
-    states = [_comparable(Shelf(folder).read("last").state, IGNORED) for folder in (one, other)]
-    return _first_difference(*states)
+    states = [comparable(Shelf(folder).read("last").state) for folder in (one, other)]
+    return first_difference(*states)
 
 
 def ledger(folder, world_size, ranks):
