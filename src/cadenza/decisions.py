@@ -48,7 +48,8 @@ def may_open(run: Run, what: str) -> None:
 
 def next_epoch(run: Run) -> bool:
     """Whether another epoch follows; if so, ``run.epoch`` is its number."""
-    if run._asked & STOP or run.clock.steps >= run._last_step:
+    is_open = run._resume is not None and run._resume.position is not None  # it was, and its end is still to be played
+    if run._asked & STOP or (run.clock.steps >= run._last_step and not is_open):
         return False
     if run.num_epochs is not None and run.clock.epochs >= run.num_epochs:
         return False
@@ -70,10 +71,17 @@ def between_iterations(run: Run, this: Pass) -> bool:
     if this.training:
         if asked & SAVE:
             serve_save(run)
-        if run.clock.steps >= run._last_step:
-            this.complete = this.is_at_end()
+        if has_all_steps(run, this):
             return False
     return not asked & (END_EPOCH | STOP)
+
+
+def has_all_steps(run: Run, this: Pass) -> bool:
+    """Whether the fit has made all its steps; if so, whether the pass was whole is noted."""
+    if run.clock.steps < run._last_step:
+        return False
+    this.complete = this.is_at_end()
+    return True
 
 
 def between_epochs(run: Run) -> None:

@@ -179,8 +179,8 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
         return
     this = Pass(run, stage, name)
     try:
-        begin_pass(run, this, loader)
-        while not run._asked & _NO_FURTHER:
+        ended = begin_pass(run, this, loader)
+        while not (run._asked & _NO_FURTHER or ended):
             found = fetch_with_others(run, this) if this.score.plays_fetch else take(run, this)
             if run._ensemble is not None:
                 found = run._ensemble.keep_step(run, this, found)
@@ -205,7 +205,8 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
         raise
 
 
-def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> None:
+def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
+    """Opens a pass. Answers whether it had all its steps before the run was interrupted: only its end is played."""
     if not this.training:
         if run._resume is not None and run._open:
             run._resume.arrive(run)
@@ -245,6 +246,8 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> None:
         run._ensemble.begin_pass(run, this)
     if run._resume is not None:
         run._resume.arrive(run)
+        return this.training and decisions.has_all_steps(run, this)
+    return False
 
 
 def remember_loader(run: Run, this: Pass) -> None:

@@ -49,8 +49,9 @@ class Warnings:
         return KeyboardInterrupt(message) if self.name == "SIGINT" else Preempted(message)
 
     @contextmanager
-    def heeded(self) -> Iterator[None]:
-        self.name = None
+    def heeded(self, *, anew: bool = True) -> Iterator[None]:
+        """Notes what comes inside; ``anew`` forgets what came before."""
+        self.name = None if anew else self.name
         if threading.current_thread() is not threading.main_thread():
             yield
             return

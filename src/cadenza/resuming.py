@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from cadenza.decisions import Best
 from cadenza.encoding import decoded
 from cadenza.global_batch import accumulating, keep_step
+from cadenza.requests import BIT
 from cadenza.rng import set_rng_state, unpack_rng
 from cadenza.state import alike
 
@@ -51,12 +52,15 @@ class Resume:
 
     def is_finished(self, run: Run) -> bool:
         """Whether the saved run had ended, and no more is wanted of it now than then."""
-        fit, clock = self.state["fit"], self.state["clock"]
+        clock = self.state["clock"]
         if self.state["ended"] is None:
             return False
-        same = (run.num_epochs, run.num_steps) == (fit["until_epoch"], fit["until"])
         reached = run.num_epochs is not None and clock["epochs"] >= run.num_epochs
-        return same or reached or clock["steps"] >= run._last_step
+        return self._is_as_long(run) or reached or clock["steps"] >= run._last_step
+
+    def _is_as_long(self, run: Run) -> bool:
+        fit = self.state["fit"]
+        return (run.num_epochs, run.num_steps) == (fit["until_epoch"], fit["until"])
 
     def load(self, run: Run, callbacks: Sequence[Callback]) -> None:
         """Takes back everything but the place in the epoch."""
@@ -142,7 +146,17 @@ class Resume:
             if saved is not None and not alike(callback.state_dict(), saved):
                 log.debug("%s changed its state while the run was opened; it gets the saved one again", callback.name)
                 callback.load_state_dict(saved)
+        self._ask_again(run)
         self.set_rng(run)
+
+    def _ask_again(self, run: Run) -> None:
+        """What was asked at the place of the save is still to be done; not a stop of a run that is now to be longer."""
+        for name in self.state.get("asked", ()):
+            if name != "stop":
+                run._asked |= BIT[name]
+            elif self._is_as_long(run):
+                run._asked |= BIT[name]
+                run.stop_reason = self.state["stop_reason"]
 
     def _set_row(self, run: Run) -> None:
         row = run._rows["epoch"]

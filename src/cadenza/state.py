@@ -16,6 +16,7 @@ from cadenza.data import Feed
 from cadenza.encoding import encoded
 from cadenza.frames import Epoch, Pass
 from cadenza.global_batch import step_of
+from cadenza.requests import BIT
 from cadenza.rng import pack_rng, rng_state
 
 if TYPE_CHECKING:
@@ -49,14 +50,23 @@ def collect_here(run: Run) -> dict[str, Any]:
         "fit": {"epochs": run._began[0], "steps": run._began[1], "until_epoch": run.num_epochs, "until": run.num_steps},
         "cadences": {interval: cadence.passed for interval, cadence in run._cadences.items()},
         "ended": run.stop_reason or "" if run._ending and not run.is_paused else None,
+        "stop_reason": run.stop_reason,
         "metrics": now["metrics"],
         "callbacks": now["callbacks"],
         "rng": now["rng"],
         "feeds": now["feeds"],
         "store": {name: value for name, value in run.store.items() if is_tree(value)},
         "position": position_of(run, now),
+        "asked": [] if began is not None else unmet(run),
         "step": step_of(run),
     }
+
+
+def unmet(run: Run) -> list[str]:
+    """What was asked and is acted on only after this save: the end of the epoch or of the run, no validation. An
+    evaluation that is made again asks again, and a run that is only paused goes on."""
+    names = ("end_epoch", "skip_validation") if run.is_paused else ("end_epoch", "skip_validation", "stop")
+    return [name for name in names if run._asked & BIT[name]]
 
 
 def beginning(run: Run) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import math
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -177,7 +178,10 @@ class Checkpoint(Callback):
 
     def after_epoch(self, run: Run) -> None:
         due = self._is_due(run, self._by_epoch)
-        if self.warnings.came or (due and not (self.final and run.is_last_epoch)):
+        if run.is_paused:  # in mid-epoch, perhaps: it was saved there
+            return
+        warned = self.warnings.came and run.stop_reason is None  # one that stops is saved when it has ended
+        if warned or (due and not (self.final and run.is_last_epoch)):
             run.save()
 
     def _is_due(self, run: Run, cadence: Cadence | None) -> bool:
@@ -185,8 +189,12 @@ class Checkpoint(Callback):
         return (cadence is not None and cadence.due(run.clock)) or is_best
 
     def after_run(self, run: Run) -> None:
-        if run.mode == "fit" and self.final and not run.is_paused:  # a paused run was saved where it stands
-            run.save()
+        """The last safe point: a signal that came after all others is heeded here."""
+        if run.mode == "fit" and not run.is_paused:  # a paused run was saved where it stands
+            if self.final or self.warnings.came:
+                run.save()
+        elif self.warnings.came:
+            raise self.warnings.error(f"{self.warnings.name} came at the end of the run")
 
     def _preempt(self, run: Run) -> None:
         """In training the save comes first. An evaluation is broken off; what is saved is how it began."""
@@ -205,7 +213,8 @@ class Checkpoint(Callback):
 
     def save(self, run: Run) -> None:
         """Called by the loop at a safe point, in all processes; rank 0 writes."""
-        self._write(run)
+        with self.warnings.heeded(anew=False) if run.is_ending else nullcontext():  # the run holds nothing any more
+            self._write(run)
         came = run.from_any_rank(self.warnings.name)
         if came is not None:
             self.warnings.name = came
