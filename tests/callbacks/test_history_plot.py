@@ -69,6 +69,17 @@ def test_the_family_of_a_metric_is_its_name_without_stage_and_loader(name, famil
     assert family_of(name, {"night"}) == family
 
 
+def test_times_share_a_panel_and_rates_one_with_a_logarithmic_axis():
+    row = {"train/forward_ms": 1.0, "train/samples_per_second": 9e4, "val/forward_ms": 2.0, "train/steps_per_second": 9}
+    history = history_of(row, row)
+    found = {family.name: [series.name for series in family.series] for family in families(history)}
+    assert found == {
+        "ms": ["train/forward_ms", "val/forward_ms"],
+        "per second": ["train/samples_per_second", "train/steps_per_second"],
+    }
+    assert [axes.get_yscale() for axes in plot_history(history).axes] == ["linear", "log"]
+
+
 def test_what_is_measured_within_an_epoch_lies_at_its_fraction():
     history = History()
     for epoch in range(2):

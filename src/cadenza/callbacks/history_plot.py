@@ -44,7 +44,8 @@ _SHARE = 0.02
 
 
 class HistoryPlot(Callback, Faults):
-    """Draws all metrics of the history in one figure, with a panel for each: ``train/loss`` and ``val/loss`` share one.
+    """Draws all metrics of the history in one figure, with a panel for each: ``train/loss`` and ``val/loss`` share one,
+    and so do all times in milliseconds and all rates.
 
     ![A figure with a panel for the loss and one for the accuracy](images/history_plot.png)
 
@@ -185,7 +186,7 @@ def plot_history(
         fix_layout(figure, rows, columns, left=1.05, right=0.12, bottom=0.5, top=0.12 + 0.18 * entries)
     best = _best_of(found, mark, mode)
     for axes, family in zip(grid, shown, strict=False):
-        _draw_family(axes, family, "log" if family.name in log_scale else "linear", best)
+        _draw_family(axes, family, "log" if family.name in (*log_scale, "per second") else "linear", best)
     for axes in grid[len(shown) :]:
         axes.set_axis_off()
     if len(found) > len(shown):
@@ -222,7 +223,7 @@ def _draw_family(axes: Axes, family: Family, scale: str, best: tuple[Family, Ser
     axes.set(xlabel=f"{family.unit} done", ylabel=plain(family.name, 40), yscale=scale)
     if scale == "log":
         label_plainly(axes.yaxis)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.yaxis.set_offset_position("right")  # away from the legend
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize="small", frameon=False)  # above, so it hides nothing

@@ -11,6 +11,9 @@ from itertools import groupby
 from cadenza.history import History, Row
 from cadenza.points import STAGES
 
+_TOGETHER = {"_ms": "ms", "_per_second": "per second"}
+"""Families of one unit that share a panel, by the end of their names."""
+
 
 @dataclass
 class Series:
@@ -53,7 +56,7 @@ def families(history: History, metrics: Sequence[str] | None = None) -> list[Fam
     loaders = loader_names(names)
     groups: dict[str, list[str]] = {}
     for name in sorted(chosen, key=lambda name: family_of(name, loaders) != "loss"):
-        groups.setdefault(family_of(name, loaders), []).append(name)
+        groups.setdefault(panel_of(name, loaders), []).append(name)
     timeline = _Timeline(history)
     return [_family(history.rows, family, members, timeline) for family, members in groups.items()]
 
@@ -77,6 +80,16 @@ def family_of(name: str, loaders: Iterable[str] = ()) -> str:
         if rest.startswith(f"{loader}/"):
             return rest.removeprefix(f"{loader}/")
     return rest
+
+
+def panel_of(name: str, loaders: Iterable[str] = ()) -> str:
+    """The family, but times are drawn together, and so are rates: what matters is how they compare.
+
+    >>> panel_of("train/forward_ms"), panel_of("train/samples_per_second"), panel_of("val/loss")
+    ('ms', 'per second', 'loss')
+    """
+    family = family_of(name, loaders)
+    return next((panel for end, panel in _TOGETHER.items() if family.endswith(end)), family)
 
 
 def _family(rows: list[Row], family: str, names: list[str], timeline: _Timeline) -> Family:
