@@ -14,14 +14,18 @@ import torch
 from torch import Tensor
 
 
-def as_scalar(name: object, value: object) -> float | Tensor:
-    """Checks one logged value without waiting for a device; returns a number or a detached tensor of no dimension."""
+def as_scalar(name: object, value: object, *, copy: bool = True) -> float | Tensor:
+    """Checks one logged value without waiting for a device; returns a number or a detached tensor of no dimension.
+
+    It is a copy, since what is changed in place later was logged as it stood; ``copy=False`` is for who reads it now.
+    """
     if not isinstance(name, str) or not name:
         raise TypeError(f"the name of a metric is a text, not {name!r}")
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex():
             raise ValueError(f"metric {name!r} must be one real number, not a tensor of shape {tuple(value.shape)}")
-        return value.detach().clone().reshape(())  # a copy: what is changed in place later was logged as it stood
+        value = value.detach().clone() if copy else value.detach()
+        return value.reshape(()) if value.dim() else value
     if isinstance(value, str) or not hasattr(value, "__float__"):
         raise TypeError(f"metric {name!r} must be a number or a tensor with one element, not {type(value).__name__}")
     try:

@@ -64,7 +64,7 @@ class GradientClip(Callback):
         parameters = trained_parameters(run.optimizers)
         if self.log and self.value is not None:
             run.log(self.log, gradient_norm(parameters, self.norm_type))
-        norm = clip_gradients(parameters, norm=self.norm, value=self.value, norm_type=self.norm_type)
+        norm = _clip(parameters, self.norm, self.value, self.norm_type)
         if self.log and norm is not None:
             run.log(self.log, norm)
 
@@ -85,6 +85,10 @@ def clip_gradients(
     tensor([0.6000, 0.8000])
     """
     _check_bounds(norm, value, norm_type)
+    return _clip(parameters, norm, value, norm_type)
+
+
+def _clip(parameters: Iterable[Tensor], norm: float | None, value: float | None, norm_type: float) -> Tensor | None:
     if norm is not None:
         return whole(clip_grad_norm_(parameters, norm, norm_type))
     given = [parameter for parameter in parameters if parameter.grad is not None]
@@ -105,9 +109,8 @@ def whole(tensor: Tensor) -> Tensor:
 
 def trained_parameters(optimizers: Iterable[Optimizer]) -> list[Tensor]:
     """The parameters of all groups of all optimizers, each once."""
-    return list(
-        {id(p): p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}.values()
-    )
+    groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
+    return groups[0] if len(groups) == 1 else list({id(p): p for group in groups for p in group}.values())
 
 
 def _check_bounds(norm: float | None, value: float | None, norm_type: float) -> None:

@@ -25,6 +25,7 @@ class CurveDriver:
         self._loaded: dict[str, Any] | None = None
         self._total: Duration | None = None
         self._timetable: Timetable | None = None
+        self._fit: tuple[Any, ...] = ()
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         played: dict[str, Callable[[Run], Any]] = {"before_train_iter": self._set}
@@ -55,10 +56,11 @@ class CurveDriver:
         self._total = None if state["length"] is None else Duration(state["length"], state["unit"])
 
     def _of_this_fit(self, run: Run, began: tuple[int, int]) -> Timetable:
-        total = self.course.length or (length_of_fit(run, began) if self.course.has_end else None)
-        if self._timetable is None or total != self._total:
-            self._total = total
-            self._timetable = self.course.timetable(total, lambda: steps_per_epoch(run))
+        """Worked out again if the length of the fit changes, and not in each step."""
+        fit = run.num_steps, run.num_epochs, began
+        if self._timetable is None or fit != self._fit:
+            self._total = self.course.length or (length_of_fit(run, began) if self.course.has_end else None)
+            self._timetable, self._fit = self.course.timetable(self._total, lambda: steps_per_epoch(run)), fit
         return self._timetable
 
     # What it does ---------------------------------------------------------------------------------------------------

@@ -154,9 +154,17 @@ class ExtremeBatches(Callback):
         return self._open[key]
 
     def _offer(self, run: Run, search: _Search, value: Any) -> None:
+        score = as_scalar(self.name, value, copy=False)
+        if self.read_every == 1 or not isinstance(score, Tensor) or score.device.type == "cpu":
+            value = float(score)  # on a device this waits, as asked for
+            if kinds := search.beaten(value):
+                search.keep(kinds, value, self._candidate(run, score))
+        else:
+            search.wait_for(self._candidate(run, score))
+
+    def _candidate(self, run: Run, score: float | Tensor) -> _Candidate:
         output = getattr(run, "output", None) if self.outputs else None
-        score = as_scalar(self.name, value)
-        search.offer(_Candidate(score, run.epoch, run.batch_idx, run.batch, output))
+        return _Candidate(score, run.epoch, run.batch_idx, run.batch, output).copied()
 
 
 @dataclass
@@ -168,8 +176,8 @@ class _Candidate:
     output: Any
 
     def copied(self, device: torch.device | None = None) -> _Candidate:
-        batch, output = copied(self.batch, device), copied(self.output, device)
-        return dataclasses.replace(self, batch=batch, output=output)
+        score, batch, output = (copied(part, device) for part in (self.score, self.batch, self.output))
+        return dataclasses.replace(self, score=score, batch=batch, output=output)
 
 
 class _Search:
@@ -182,13 +190,9 @@ class _Search:
         self.batches = 0
         self.seen = False
 
-    def offer(self, candidate: _Candidate) -> None:
+    def wait_for(self, candidate: _Candidate) -> None:
         self.seen = True
-        score = candidate.score
-        if self.read_every == 1 or not isinstance(score, Tensor) or score.device.type == "cpu":
-            self.judge(candidate, float(score))  # on a device this waits, as read_every=1 asks for
-            return
-        self.waiting.append(candidate.copied())
+        self.waiting.append(candidate)
         if len(self.waiting) >= self.read_every:
             self.read_waiting()
 
@@ -196,14 +200,15 @@ class _Search:
         """Waits for the device, once for all values since the last time."""
         waiting, self.waiting = self.waiting, []
         for candidate, value in zip(waiting, read(one.score for one in waiting), strict=True):
-            self.judge(candidate, value, own=True)
+            self.keep(self.beaten(value), value, candidate)
 
-    def judge(self, candidate: _Candidate, value: float, *, own: bool = False) -> None:
-        """Keeps ``candidate`` if it is more extreme; ``own`` if it is a copy already."""
-        for kind in self.kinds:
-            if kind in self.extremes and not self.beats(kind, value, self.extremes[kind][0]):
-                continue
-            candidate, own = (candidate if own else candidate.copied()), True
+    def beaten(self, value: float) -> list[str]:
+        """The kinds of extremes of which ``value`` is a new one."""
+        self.seen = True
+        return [k for k in self.kinds if k not in self.extremes or self.beats(k, value, self.extremes[k][0])]
+
+    def keep(self, kinds: list[str], value: float, candidate: _Candidate) -> None:
+        for kind in kinds:
             self.extremes[kind] = (value, candidate)
 
     def beats(self, kind: str, value: float, other: float) -> bool:

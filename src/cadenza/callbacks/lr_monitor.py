@@ -90,7 +90,10 @@ def rates(optimizers: Sequence[Optimizer], *, momentum: bool = True) -> dict[str
     >>> rates([torch.optim.SGD(groups, lr=0.1, momentum=0.9)], momentum=False)
     {'lr/0/old': 0.1, 'lr/0/1': 0.2}
     """
-    groups = list(_groups(optimizers))
+    if len(optimizers) == 1 and len(optimizers[0].param_groups) == 1:  # in every step of most trainings
+        groups = [("", optimizers[0].param_groups[0])]
+    else:
+        groups = list(_groups(optimizers))
     found: dict[str, float | Tensor] = {}
     for what, read in (("lr", _lr), *((("momentum", _momentum),) if momentum else ())):
         for place, group in groups:

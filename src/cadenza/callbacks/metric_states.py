@@ -46,8 +46,8 @@ class FunctionMean:
             )
         if not samples:
             return
-        values = value.to(exact(value.device))
-        each = values.sum() if values.numel() == samples else values.mean() * samples
+        dtype = exact(value.device)
+        each = value.sum(dtype=dtype) if value.numel() == samples else value.mean(dtype=dtype) * samples
         self.total = self.total + each if self.weight else each
         self.weight += samples
 

@@ -147,7 +147,7 @@ def prefix_of(run: Run) -> str:
 
 def was_computed(run: Run) -> bool:
     """Whether this batch has an output that counts: a skipped one does not, as in the mean of the loss."""
-    if run.skipped & {"forward", "loss"}:
+    if run.skipped and run.skipped & {"forward", "loss"}:
         return False
     return hasattr(run, "output") or hasattr(run, "loss")  # with a loss alone, reading the output says what is wrong
 

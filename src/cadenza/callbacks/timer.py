@@ -72,6 +72,7 @@ class Timer(Callback):
         if self.every is not None and "train" not in self.stages:
             raise ValueError("every is for stretches of training, which is not among the stages")
         self._sums: dict[str, Sums] = {}
+        self._watches: dict[tuple[str, str], HostWatch] = {}
         self._reported: Sums = {}
         self._cadence: Cadence | None = None
         self._events: Events | None = None
@@ -92,21 +93,22 @@ class Timer(Callback):
         prefix = prefix_of(run) if run.loader_name else _PREFIXES[run.stage or ""]
         if self._events is not None and span != "fetch":  # data is waited for on the host
             return EventWatch(self._events, self._sums.setdefault(prefix, {}), span)
-        try:
-            entry = self._sums[prefix][span]
-        except KeyError:
+        watch = self._watches.get((prefix, span))
+        if watch is None or watch.began is not None:  # made once a pass, and for a span within the same span
             entry = self._sums.setdefault(prefix, {}).setdefault(span, [0.0, 0])
-        return HostWatch(entry)
+            watch = self._watches[prefix, span] = HostWatch(entry)
+        return watch
 
     # Reports --------------------------------------------------------------------------------------------------------
 
     def after_register(self, run: Run) -> None:
         self._events = Events(run.device) if run.device.type == "cuda" else None
-        self._sums, self._reported, self._cadence = {}, {}, None
+        self._sums, self._watches, self._reported, self._cadence = {}, {}, {}, None
 
     def _begin(self, run: Run) -> None:
         if run.stage in (self.stages or ()):
             self._sums[prefix_of(run)] = {}
+            self._watches.clear()
 
     before_val_epoch = before_test_epoch = _begin
 
@@ -127,6 +129,7 @@ class Timer(Callback):
     def _end(self, run: Run) -> None:
         if self._events is not None:
             self._events.read_all()
+        self._watches.clear()
         self._log(run, self._sums.pop(prefix_of(run), {}), {})
 
     after_train_epoch = after_val_epoch = after_test_epoch = _end
@@ -139,7 +142,7 @@ class Timer(Callback):
                 run.log(f"{prefix_of(run)}{span}_ms", (total - earlier) / (played - played_earlier))
 
     def close(self) -> None:
-        self._sums, self._events = {}, None
+        self._sums, self._watches, self._events = {}, {}, None
 
 
 def _add(sums: Sums, span: str, milliseconds: float) -> None:
@@ -155,14 +158,16 @@ class HostWatch:
 
     def __init__(self, entry: list[float]) -> None:
         self.entry = entry
+        self.began: float | None = None
 
     def __enter__(self) -> None:
         self.began = perf_counter()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is None:
+        began, self.began = self.began, None
+        if error is None and began is not None:
             entry = self.entry
-            entry[0] += (perf_counter() - self.began) * 1000
+            entry[0] += (perf_counter() - began) * 1000
             entry[1] += 1
 
 
