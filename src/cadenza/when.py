@@ -38,7 +38,12 @@ class When(Callback):
         if isinstance(callback, MainCallback):
             raise TypeError("a MainCallback owns what happens in every iteration; When cannot take it away")
         if not isinstance(callback, Callback):
-            raise TypeError(f"When limits a callback, not {type(callback).__name__}")
+            why = (
+                " is of another system: let its own hooks look at the clock"
+                if hasattr(type(callback), "__cadenza_callbacks__")
+                else " is none"
+            )
+            raise TypeError(f"When limits a cadenza.Callback, and {type(callback).__name__}{why}")
         if every is None and start is None and stop is None:
             raise ValueError("When needs at least one of every, start and stop")
         self.callback = callback

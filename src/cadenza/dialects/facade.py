@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,6 +26,10 @@ class Facade:
     """
 
     dialect: ClassVar[Dialect]
+    _kept_names: ClassVar[frozenset[str]] = frozenset()
+    """Attributes that the facade keeps by itself, by ``vars(self)``: setting one would be undone or not be seen."""
+    _replaceable: ClassVar[frozenset[str]] = frozenset()
+    """Functions that a user may replace."""
     run: Run
 
     def __init_subclass__(cls, dialect: Dialect | None = None, **kwargs: Any) -> None:
@@ -47,9 +52,25 @@ class Facade:
         raise AttributeError(self.dialect.not_carried(name, "attribute", self.dialect.attribute_names()), name=name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in vars(self) or name.startswith("_") or name == "run" or hasattr(type(self), name)):
-            self._check_new(name)
+        if name in self._kept_names:
+            raise AttributeError(
+                f"{self.dialect.name}: {self.dialect.handed}.{name} is kept by the loop; setting it would change nothing",
+                name=name,
+            )
+        if not (name in vars(self) or name.startswith("_") or name == "run"):
+            own = getattr(type(self), name, None)
+            if own is None and not hasattr(type(self), name):
+                self._check_new(name)
+            elif isinstance(own, property) or inspect.isfunction(own):
+                self._check_settable(name, own)
         object.__setattr__(self, name, value)
+
+    def _check_settable(self, name: str, own: Any) -> None:
+        where = f"{self.dialect.name}: {self.dialect.handed}.{name}"
+        if isinstance(own, property) and own.fset is None:
+            raise AttributeError(f"{where} is read alone; setting it would change nothing", name=name)
+        if inspect.isfunction(own) and name not in self._replaceable:
+            raise AttributeError(f"{where} is a method; it is called, not set", name=name)
 
     def _check_new(self, name: str) -> None:
         names = self.dialect.attribute_names()

@@ -11,6 +11,7 @@ from cadenza.dialects.aitoolbox.loop_object import LoopObject
 from cadenza.dialects.aitoolbox.messages import MessageService
 from cadenza.dialects.aitoolbox.table import DIALECT
 from cadenza.dialects.table import Hook
+from cadenza.registration import CallbackError
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -52,6 +53,9 @@ class CallbackAdapter(Adapter):
 
     def __init__(self, foreign: Foreign, section: Section) -> None:
         super().__init__(foreign, section)
+        if not hasattr(foreign, "callback_name"):
+            kind = type(foreign).__name__
+            raise CallbackError(f"aitoolbox: {kind} has no callback_name: call super().__init__(name) in its __init__")
         self.name = self.foreign.callback_name or type(foreign).__name__
         place = self.foreign.device_idx_execution
         self.ranks = "all" if place is None else frozenset({place})

@@ -30,6 +30,14 @@ OF_EXPERIMENT = {"project_name": "project", "experiment_name": "name", "local_mo
 class LoopObject(Evaluations, dialect=DIALECT):
     """The loop as callbacks see it: over any run, whether a ``TrainLoop`` or a ``cadenza.Trainer`` made it."""
 
+    _kept_names = frozenset(
+        {"iteration", "total_iteration_idx", "message_service", "prediction_store", "callbacks_handler"}
+        | {"grad_accumulation", "num_iterations", "gpu_mode"}
+    )
+    _replaceable = frozenset({"collate_batch_pred_fn", "pred_transform_fn"})
+    message_service: MessageService
+    prediction_store: PredictionStore
+    callbacks_handler: CallbacksHandler
     gpu_mode = "single"
     end_auto_eval: bool | int = True
     lazy_experiment_save = False
@@ -56,13 +64,16 @@ class LoopObject(Evaluations, dialect=DIALECT):
     _section: Section
     _early_stop = False
     _resumed = False
+    _epoch_is_over = False
 
     def __init__(self) -> None:
         self.experiment_timestamp = datetime.now().strftime(TIMESTAMP)
-        self.message_service = MessageService()
         self.train_history = TrainingHistory()
-        self.prediction_store = PredictionStore()
-        self.callbacks_handler = CallbacksHandler(self)
+        vars(self).update(
+            message_service=MessageService(),
+            prediction_store=PredictionStore(),
+            callbacks_handler=CallbacksHandler(self),
+        )
         self.loss_batch_accum: list[Tensor] = []
 
     # Bookkeeping, called by the section before any callback ----------------------------------------------------------
@@ -70,10 +81,11 @@ class LoopObject(Evaluations, dialect=DIALECT):
     def begin_training(self, section: Section) -> None:
         self._section = section
         self._early_stop = False
-        self.total_iteration_idx = self.run.clock.batches - 1
+        self._epoch_is_over = False
+        vars(self)["total_iteration_idx"] = self.run.clock.batches - 1
 
     def begin_epoch(self, run: Run) -> None:
-        self.message_service.end_of_epoch_trigger()
+        self._purge_messages()
         if not self._resumed:  # an epoch that is resumed in its middle goes on with its losses
             self.loss_batch_accum = []
         self._resumed = False
@@ -95,8 +107,7 @@ class LoopObject(Evaluations, dialect=DIALECT):
         self.loss_batch_accum = list(state["losses"].unbind()) if self._resumed else []
 
     def begin_batch(self, run: Run) -> None:
-        self.iteration = run.batch_idx
-        self.total_iteration_idx = run.clock.batches
+        vars(self).update(iteration=run.batch_idx, total_iteration_idx=run.clock.batches)
 
     def end_batch(self, run: Run) -> None:
         if "loss" not in run.skipped:
@@ -104,6 +115,7 @@ class LoopObject(Evaluations, dialect=DIALECT):
 
     def end_epoch(self, run: Run) -> None:
         """The losses of the epoch go into the history, and a stop that was asked for during the epoch is passed on."""
+        self._epoch_is_over = True
         if self.loss_batch_accum:
             self._remember("accumulated_loss", self.parse_loss(self.loss_batch_accum))
         if self.is_evaluated(run):
@@ -123,7 +135,13 @@ class LoopObject(Evaluations, dialect=DIALECT):
         return run.metrics["train/loss"]
 
     def end_training(self, run: Run) -> None:
-        self.message_service.end_of_epoch_trigger()
+        self._purge_messages()
+
+    def _purge_messages(self) -> None:
+        """After an epoch, once all callbacks have played its end: here, since they play after the section."""
+        if self._epoch_is_over:
+            self.message_service.end_of_epoch_trigger()
+            self._epoch_is_over = False
 
     def _remember(self, name: str, value: Any) -> None:
         values = value.items() if isinstance(value, dict) else [("", value)]

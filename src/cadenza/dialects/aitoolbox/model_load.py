@@ -68,7 +68,7 @@ class ModelLoadContinueTraining(AbstractExperimentCallback):
         run = loop.run
         run.clock.epochs, run.clock.batches = state["epoch"] + 1, state["iteration_idx"] + 1
         run.epoch = run.clock.epochs
-        loop.total_iteration_idx = state["iteration_idx"]
+        vars(loop)["total_iteration_idx"] = state["iteration_idx"]
         self.schedulers = state["schedulers_state_dict"]
 
     def on_train_begin(self) -> None:

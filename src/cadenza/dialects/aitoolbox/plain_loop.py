@@ -71,7 +71,7 @@ class TrainLoop(LoopObject):
         self.pred_transform_fn = pred_transform_fn
         self.end_auto_eval = _checked_evaluation(end_auto_eval)
         self.lazy_experiment_save, self.print_callbacks = lazy_experiment_save, print_callbacks
-        self.gpu_mode = _checked_gpu_mode(gpu_mode)
+        vars(self)["gpu_mode"] = _checked_gpu_mode(gpu_mode)
         self.train_history = TrainingHistory(has_validation=validation_loader is not None)
         self._loaders: dict[str, Any] = {"train": train_loader, "validation": validation_loader, "test": test_loader}
         if isinstance(model, ModelWrap):
@@ -108,7 +108,7 @@ class TrainLoop(LoopObject):
         if (num_epochs > 0) == (num_iterations > 0):
             raise ValueError("give exactly one of num_epochs and num_iterations, a number above 0")
         self._register(list(callbacks or ()))
-        self.grad_accumulation, self.num_iterations = grad_accumulation, num_iterations
+        vars(self).update(grad_accumulation=grad_accumulation, num_iterations=num_iterations)
         own: list[Callback] = [Accumulate(grad_accumulation)] if grad_accumulation > 1 else []
         if num_iterations:
             num_epochs = ceil(num_iterations / self._batches())

@@ -91,8 +91,8 @@ class MultipleResultPackageWrapper(AbstractResultPackage):
 class PreCalculatedResultPackage(AbstractResultPackage):
     """Results that were computed elsewhere."""
 
-    def __init__(self, results_dict: Mapping[str, Any], strict_content_check: bool = False, **kwargs: Any) -> None:
-        super().__init__("PreCalculated", strict_content_check, **kwargs)
+    def __init__(self, results_dict: Mapping[str, Any], strict_content_check: bool = False) -> None:
+        super().__init__("PreCalculated", strict_content_check)
         self.given = dict(results_dict)
 
     def prepare_results_dict(self) -> dict[str, Any]:
@@ -102,8 +102,8 @@ class PreCalculatedResultPackage(AbstractResultPackage):
 class GeneralResultPackage(AbstractResultPackage):
     """Metrics as functions ``f(y_true, y_predicted)``, each under its own name."""
 
-    def __init__(self, metrics_list: list[Any], strict_content_check: bool = False, **kwargs: Any) -> None:
-        super().__init__("General", strict_content_check, **kwargs)
+    def __init__(self, metrics_list: list[Any], strict_content_check: bool = False) -> None:
+        super().__init__("General", strict_content_check)
         self.metrics_list = metrics_list
 
     def prepare_results_dict(self) -> dict[str, Any]:
@@ -113,6 +113,9 @@ class GeneralResultPackage(AbstractResultPackage):
 class ClassificationResultPackage(AbstractResultPackage):
     """Accuracy over classes."""
 
+    def __init__(self, strict_content_check: bool = False) -> None:
+        super().__init__("Classification", strict_content_check)
+
     def prepare_results_dict(self) -> dict[str, Any]:
         found = ClassificationResults().compute(torch.as_tensor(self.y_predicted), torch.as_tensor(self.y_true))
         return {"Accuracy": found["accuracy"]}
@@ -121,8 +124,8 @@ class ClassificationResultPackage(AbstractResultPackage):
 class BinaryClassificationResultPackage(AbstractResultPackage):
     """Accuracy, areas under the curves, F1, precision and recall for two classes."""
 
-    def __init__(self, positive_class_thresh: float = 0.5, strict_content_check: bool = False, **kwargs: Any) -> None:
-        super().__init__("BinaryClassification", strict_content_check, **kwargs)
+    def __init__(self, positive_class_thresh: float = 0.5, strict_content_check: bool = False) -> None:
+        super().__init__("BinaryClassification", strict_content_check)
         self.positive_class_thresh = positive_class_thresh
 
     def prepare_results_dict(self) -> dict[str, Any]:
@@ -141,6 +144,9 @@ class BinaryClassificationResultPackage(AbstractResultPackage):
 
 class RegressionResultPackage(AbstractResultPackage):
     """Mean squared and mean absolute error."""
+
+    def __init__(self, strict_content_check: bool = False) -> None:
+        super().__init__("Regression", strict_content_check)
 
     def prepare_results_dict(self) -> dict[str, Any]:
         found = RegressionResults().compute(torch.as_tensor(self.y_predicted), torch.as_tensor(self.y_true))

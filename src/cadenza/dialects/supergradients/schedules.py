@@ -10,6 +10,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from cadenza.dialects.supergradients.callback import PhaseCallback, PhaseContext
+from cadenza.dialects.supergradients.parameters import DEFAULT_TRAINING_PARAMS
 from cadenza.dialects.supergradients.phases import Phase
 from cadenza.dialects.supergradients.registry import register_callback, register_lr_scheduler
 
@@ -48,6 +49,8 @@ class LRCallbackBase(PhaseCallback):
         **kwargs: Any,
     ) -> None:
         super().__init__(phase)
+        for name in kwargs.keys() - DEFAULT_TRAINING_PARAMS.keys():  # a schedule is handed all training parameters
+            raise TypeError(f"supergradients: {type(self).__name__} has no argument {name!r}")
         self.initial_lr = dict(initial_lr) if isinstance(initial_lr, Mapping) else {"default": float(initial_lr)}
         self.lr = dict(self.initial_lr)
         self.update_param_groups, self.train_loader_len = update_param_groups, train_loader_len

@@ -53,7 +53,7 @@ class LinearBatchLRWarmup(LRCallbackBase):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            Phase.TRAIN_EPOCH_START, initial_lr, update_param_groups, train_loader_len, net, training_params
+            Phase.TRAIN_EPOCH_START, initial_lr, update_param_groups, train_loader_len, net, training_params, **kwargs
         )
         wanted = lr_warmup_steps or int(getattr(training_params, "lr_warmup_steps", 0) or 0)
         self.lr_warmup_steps = min(wanted, train_loader_len) if train_loader_len else wanted
