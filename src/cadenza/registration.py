@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Protocol
 
 from cadenza.callback import BEHAVIOUR_NAMES, Callback, FunctionCallback, MainCallback
 from cadenza.points import POINTS, REQUESTS, STAGES, Kind, looks_like_a_point, nearest
@@ -18,6 +18,12 @@ AGREEMENTS = ("any", "all", "main", "same")
 
 class CallbackError(TypeError):
     """A callback cannot take part as it is written."""
+
+
+class Joins(Protocol):
+    """An object of another system that says itself which callbacks play for it."""
+
+    def __cadenza_callbacks__(self, others: Sequence[Callback]) -> Sequence[Callback]: ...
 
 
 def adopt(callbacks: Iterable[Any], known: Sequence[Callback] = ()) -> list[Callback]:

@@ -25,6 +25,7 @@ from cadenza.plan import Plan, refuse_if_elsewhere
 from cadenza.points import POINTS
 from cadenza.registration import (
     CallbackError,
+    Joins,
     adopt,
     check_callback,
     check_signature,
@@ -63,7 +64,7 @@ class Trainer:
         criterion: Callable[..., Any] | None = None,
         *,
         scheduler: Any = None,
-        callbacks: Iterable[Callback] = (),
+        callbacks: Iterable[Callback | Joins] = (),
         device: str | torch.device = "auto",
         strategy: str | Strategy = "auto",
         execution: str | Execution = "eager",
@@ -103,7 +104,7 @@ class Trainer:
         """The callbacks in the order in which they were given."""
         return tuple(self._callbacks)
 
-    def add(self, callback: Callback) -> None:
+    def add(self, callback: Callback | Joins) -> None:
         """Adds a callback. In a running fit it plays from the next iteration on."""
         added = adopt([callback], self._callbacks)
         for one in added:
@@ -115,7 +116,7 @@ class Trainer:
         self._callbacks += added
         self._replan()
 
-    def remove(self, callback: Callback) -> None:
+    def remove(self, callback: Callback | Joins) -> None:
         """Removes a callback. In a running fit it plays until the end of this iteration."""
         if not any(stands_for(known, callback) for known in self._callbacks):
             raise ValueError(f"{getattr(callback, 'name', callback)!r} is not among the callbacks of this trainer")

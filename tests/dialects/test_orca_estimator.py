@@ -86,7 +86,8 @@ def test_num_steps_limits_an_evaluation_and_is_seen_there() -> None:
         def before_val_iter(self, runner: Runner) -> None:
             seen.append(runner.num_steps)
 
-    estimator().evaluate(data_creator, batch_size=8, num_steps=2, callbacks=[Look()])
+    row = estimator().evaluate(data_creator, batch_size=8, num_steps=2, callbacks=[Look()])
+    assert row["num_samples"] == 16
     assert seen == [2, 2]
 
 

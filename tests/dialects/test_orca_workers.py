@@ -87,6 +87,7 @@ def test_state_lasts_between_calls_and_a_stop_is_agreed() -> None:
     assert first == second in ([2], [3])  # the others learn of it with the gradients of the next batch
     assert two.fit(data_creator, epochs=1, batch_size=8)[0]["epoch"] == 2
     assert two.evaluate(data_creator, batch_size=8)["num_samples"] == 24
+    assert two.evaluate(data_creator, batch_size=8, num_steps=1)["num_samples"] == 8  # one batch of each worker
     assert two.predict(data_creator).shape == (24, 3)
 
 

@@ -75,7 +75,7 @@ def test_what_the_loop_keeps_by_itself_is_not_replaced(name: str) -> None:
     ],
 )
 def test_an_unknown_argument_is_refused(make: Callable[[], Any]) -> None:
-    with pytest.raises(TypeError, match="zzz|positive_class_tresh"):
+    with pytest.raises(TypeError, match=r"zzz|positive_class_tresh"):
         make()
 
 

@@ -53,10 +53,7 @@ class Facade:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._kept_names:
-            raise AttributeError(
-                f"{self.dialect.name}: {self.dialect.handed}.{name} is kept by the loop; setting it would change nothing",
-                name=name,
-            )
+            self._check_settable(name, None)
         if not (name in vars(self) or name.startswith("_") or name == "run"):
             own = getattr(type(self), name, None)
             if own is None and not hasattr(type(self), name):
@@ -67,6 +64,8 @@ class Facade:
 
     def _check_settable(self, name: str, own: Any) -> None:
         where = f"{self.dialect.name}: {self.dialect.handed}.{name}"
+        if name in self._kept_names:
+            raise AttributeError(f"{where} is kept by the loop; setting it would change nothing", name=name)
         if isinstance(own, property) and own.fset is None:
             raise AttributeError(f"{where} is read alone; setting it would change nothing", name=name)
         if inspect.isfunction(own) and name not in self._replaceable:

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from cadenza.callback import Callback as Native
+from cadenza.callbacks.subset_run import FirstBatches
 from cadenza.dialects.fastai.callback import AverageMetric, camel2snake
 from cadenza.dialects.fastai.data import DataBunch, DatasetType
 from cadenza.dialects.fastai.optimizer import OptimWrapper
 from cadenza.dialects.fastai.section import FastaiSection
 from cadenza.dialects.fastai.table import DIALECT
-from cadenza.dialects.loaders import First
 from cadenza.trainer import Trainer
 
 AdamW = partial(torch.optim.AdamW, betas=(0.9, 0.99))
@@ -190,7 +190,7 @@ class Learner:
         loader = self.data.dl(ds_type)
         targets = _Targets()
         with _With(self, [*self.callbacks, targets], ()):
-            outputs = self.trainer.predict(loader if n_batch is None else First(loader, n_batch))
+            outputs = self.trainer.predict(loader if n_batch is None else FirstBatches(loader, n_batch))
         found = torch.cat(targets.found)
         active = ACTIVATIONS.get(type(self.loss_func), lambda values: values) if activ is None else activ
         losses = [_each(self.loss_func, outputs, found)] if with_loss else []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from cadenza.dialects.adapter import Adapter, Foreign
-from cadenza.dialects.orca.main import MainAdapter, OrcaAdapter
+from cadenza.dialects.orca.main import MainAdapter, OrcaAdapter, default_forward, default_loss
 from cadenza.dialects.orca.runner import Runner
 from cadenza.dialects.orca.section import OrcaSection
 from cadenza.dialects.orca.table import DIALECT
@@ -119,18 +119,8 @@ class MainCallback(Callback):
 
     def on_iter_forward(self, runner: Runner) -> None:
         """The last part of the batch is the target, the others go into the model; lists are spread over arguments."""
-        self.forward(runner)
-        self.compute_loss(runner)
-
-    def forward(self, runner: Runner) -> None:
-        """The first half of the default forward."""
-        *features, runner.target = runner.batch
-        runner.output = runner.model(*features)
-
-    def compute_loss(self, runner: Runner) -> None:
-        """The second half."""
-        outputs, targets = (v if isinstance(v, list | tuple) else (v,) for v in (runner.output, runner.target))
-        runner.loss = runner.criterion(*outputs, *targets)
+        default_forward(runner)
+        default_loss(runner)
 
     def on_iter_backward(self, runner: Runner) -> None:
         """Clears the gradients, computes them, and steps the first optimizer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 from collections.abc import Callable
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,9 +15,12 @@ from cadenza.callback import BEHAVIOUR_NAMES, MainCallback, Order, zero_grad
 from cadenza.dialects.adapter import Adapter, Foreign, Player, Section, in_turn, overridden
 from cadenza.dialects.orca.table import DIALECT
 from cadenza.dialects.table import Hook
+from cadenza.fields import FieldError
 from cadenza.registration import CallbackError
 
 if TYPE_CHECKING:
+    from cadenza.dialects.orca.runner import Runner
+    from cadenza.dialects.orca.section import OrcaSection
     from cadenza.run import Run
 
 MAIN_HOOKS = frozenset(BEHAVIOUR_NAMES & {row.name for row in DIALECT.hooks})
@@ -57,6 +61,7 @@ class MainAdapter(OrcaAdapter, MainCallback):
 
     order: int = Order.PREPARE
     foreign: Any
+    section: OrcaSection
 
     @classmethod
     def for_overrides(cls, foreign: Foreign) -> type[MainAdapter]:
@@ -85,20 +90,30 @@ class MainAdapter(OrcaAdapter, MainCallback):
 
     def plays(self) -> dict[str, Player]:
         played = super().plays()
-        adjust, runner = self.foreign.on_lr_adjust, self.section.facade
         point = "after_train_iter" if self.adjusts_each_iteration else "after_train_epoch"
-        played[point] = in_turn(lambda run: adjust(runner), played.get(point))
+        played[point] = in_turn(self._adjust, played.get(point))
         if overridden(self.foreign, "on_iter_backward"):
             played["after_backward"] = _keep_unless_stepped
         return played | {name: getattr(self, name) for name in BEHAVIOUR_NAMES if name in vars(type(self))}
 
+    def _adjust(self, run: Run) -> None:
+        try:
+            self.foreign.on_lr_adjust(self.section.facade)
+        except FieldError as error:
+            if not self.adjusts_each_iteration:
+                error.add_note(
+                    "orca: on_lr_adjust is called once in each epoch. Name batch_idx (or batch, output, loss) in "
+                    "on_lr_adjust itself, and it is called in each iteration"
+                )
+            raise
+
     # The behaviours as Orca has them by default; what the user overrides is put before these -------------------------
 
     def on_iter_forward(self, run: Run) -> None:
-        self.foreign.forward(self.section.facade)
+        default_forward(self.section.facade)
 
     def on_iter_loss(self, run: Run) -> None:
-        self.foreign.compute_loss(self.section.facade)
+        default_loss(self.section.facade)
 
     def on_pred_forward(self, run: Run) -> None:
         self.foreign.on_pred_forward(self.section.facade)
@@ -107,6 +122,18 @@ class MainAdapter(OrcaAdapter, MainCallback):
         """Orca's place is before validation; only a schedule that follows a metric is left for here."""
         if not overridden(self.foreign, "on_lr_adjust") and isinstance(run.scheduler, ReduceLROnPlateau):
             super().on_lr_adjust(run)
+
+
+def default_forward(runner: Runner) -> None:
+    """The first half of Orca's forward: the last part of the batch is the target, the others go into the model."""
+    *features, runner.target = runner.batch
+    runner.output = runner.model(*features)
+
+
+def default_loss(runner: Runner) -> None:
+    """The second half: lists of outputs and targets are spread over the arguments of the criterion."""
+    outputs, targets = (v if isinstance(v, list | tuple) else (v,) for v in (runner.output, runner.target))
+    runner.loss = runner.criterion(*outputs, *targets)
 
 
 def _behaviour(name: str) -> Callable[[MainAdapter, Run], None]:
@@ -139,7 +166,12 @@ def reads_iteration(method: Callable[..., Any]) -> bool:
     (True, False)
     """
     code = getattr(inspect.unwrap(method), "__code__", None)
-    if code is None:
-        return False
-    return any(step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval in ITERATION_FIELDS
-               for step in dis.get_instructions(code))  # fmt: skip
+    return code is not None and _names_field(code)
+
+
+def _names_field(code: CodeType) -> bool:
+    """Whether ``code``, or a function that is defined in it, reads an attribute of one of these names."""
+    if any(isinstance(part, CodeType) and _names_field(part) for part in code.co_consts):
+        return True
+    reads = (step for step in dis.get_instructions(code) if step.opname in ("LOAD_ATTR", "LOAD_METHOD"))
+    return any(step.argval in ITERATION_FIELDS for step in reads)

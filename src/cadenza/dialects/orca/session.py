@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from cadenza.callbacks import Metrics
-from cadenza.dialects.loaders import First
+from cadenza.callbacks import Metrics, SubsetRun
 from cadenza.dialects.orca.callback import MainCallback, make_only_mainCallback
 from cadenza.dialects.orca.checkpoints import state_of, take_state
 from cadenza.dialects.orca.max_steps import MaxstepsCallback
@@ -19,6 +18,7 @@ from cadenza.dialects.orca.metrics import named
 from cadenza.dialects.orca.progress import TqdmCallback, is_tqdm_exists
 from cadenza.dialects.orca.runner import Timers
 from cadenza.dialects.orca.section import OrcaSection, number_of_samples
+from cadenza.distributed.world import World
 from cadenza.trainer import Trainer
 
 
@@ -85,11 +85,11 @@ class Session:
         loader = self.loader(data, batch_size)
         vars(self.section.facade)["_num_steps"] = num_steps
         timers = self.section.facade.timers = Timers()
-        with _With(self, callbacks or ()), timers.record("evaluate"):
-            found = self.trainer.validate(loader if num_steps is None else First(loader, num_steps))
+        limit = [] if num_steps is None else [SubsetRun(None, num_steps, None)]  # so many batches of each worker
+        with _With(self, [*(callbacks or ()), *limit]), timers.record("evaluate"):
+            found = self.trainer.validate(loader)
         row: dict[str, Any] = {f"val_{name[4:].lower()}": value for name, value in found.items()}
-        if num_steps is None:
-            row["num_samples"] = number_of_samples(loader)
+        row["num_samples"] = _measured(loader, num_steps)
         return row | ({"profile": timers.stats()} if profile else {})
 
     def predict(self, callbacks: Sequence[Any] | None, *, data: Any, batch_size: int, profile: bool) -> Any:
@@ -119,6 +119,14 @@ class Session:
     def load(self, state: dict[str, Any]) -> None:
         take_state(self.trainer._training, state)
         self.trainer.clock.batches = state.get("global_step", self.trainer.clock.batches)
+
+
+def _measured(loader: Any, num_steps: int | None) -> int | None:
+    """How many samples an evaluation looks at, if the loader can tell."""
+    samples, size = number_of_samples(loader), getattr(loader, "batch_size", None)
+    if num_steps is None or samples is None:
+        return samples
+    return None if size is None else min(samples, num_steps * size * World.detect().world_size)
 
 
 class _With:

@@ -40,6 +40,12 @@ class ContextSection(Section):
     def bookkeeping(self) -> dict[str, Function[[Run], Any]]:
         return self.upkeep.points(self.looks_inside)
 
+    def call(self, hook: str, run: Run) -> None:
+        """Calls a hook of all callbacks, in their order, with the context."""
+        for member in self.members:
+            if isinstance(member, CallbackAdapter):
+                member.call(hook, run)
+
     def join(self, run: Run) -> None:
         super().join(run)
         self.upkeep.begin(run)
@@ -67,6 +73,12 @@ class CallbackAdapter(Adapter):
     def implements(self, row: Hook) -> bool:
         phase = getattr(self.foreign, "phase", None) if isinstance(self.foreign, PhaseCallback) else None
         return super().implements(row) or (phase is not None and METHOD[phase] == row.name)
+
+    def call(self, hook: str, run: Run) -> None:
+        """Calls one hook now, if the callback has it or its phase stands for it."""
+        row = self.dialect.hook(hook)
+        if row is not None and self.implements(row):
+            self._plain_player(row)(run)
 
     def player(self, row: Hook, point: str) -> Function[[Run], Any]:
         play = self._plain_player(row)

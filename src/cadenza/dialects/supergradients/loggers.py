@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.callbacks.folders import write_whole
+from cadenza.dialects.table import nearest
 
 __all__ = ["BaseSGLogger"]
 
@@ -36,6 +37,35 @@ def _new_writer(folder: Path) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder))
+
+
+_PARAMS = {
+    "project_name": True,
+    "tb_files_user_prompt": False,
+    "launch_tensorboard": False,
+    "tensorboard_port": False,
+    "save_checkpoints_remote": False,
+    "save_tensorboard_remote": False,
+    "save_logs_remote": False,
+}
+"""What ``sg_logger_params`` may name, and whether it may be anything but false or empty."""
+
+
+def check_params(given: Mapping[str, Any] | None) -> None:
+    """Refuses parameters that would change nothing: files stay on this machine, and TensorBoard is not started.
+
+    >>> check_params({"project_name": "mine", "save_logs_remote": False})
+    """
+    for name, value in (given or {}).items():
+        if name not in _PARAMS:
+            near = nearest(name, _PARAMS)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise ValueError(f"supergradients: sg_logger_params has no {name!r}{hint}")
+        if value and not _PARAMS[name]:
+            raise ValueError(
+                f"supergradients: sg_logger_params.{name}={value!r} is not carried: files stay on this machine; "
+                "start TensorBoard yourself"
+            )
 
 
 class BaseSGLogger:

@@ -61,6 +61,8 @@ DEFAULT_TRAINING_PARAMS: dict[str, Any] = {
     "seed": 42,
     "silent_mode": False,
     "torch_compile": False,
+    "torch_compile_loss": False,
+    "torch_compile_options": {},
     "sg_logger": "base_sg_logger",
     "sg_logger_params": {},
     "log_installed_packages": True,
@@ -77,9 +79,7 @@ ONLY_AS: dict[str, tuple[Any, str]] = {
     "dataset_statistics": (False, "look at the data set in a script of your own"),
     "enable_qat": (False, "quantisation is not carried"),
     "resume_from_remote_sg_logger": (False, "files stay on this machine"),
-    "torch_compile_loss": (False, "torch_compile compiles the whole step"),
     "finetune": (False, "the zoo's models say which parts are frozen; use cadenza.callbacks.Freeze"),
-    "torch_compile_options": (None, "torch_compile takes no options here; use cadenza.Trainer(execution='compiled')"),
 }
 """Parameters of the original that are accepted with this value alone, and why."""
 

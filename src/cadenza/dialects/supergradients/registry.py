@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from cadenza.dialects.supergradients.table import REFUSED
+from cadenza.dialects.table import nearest
 from cadenza.recipes.registry import Registry
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
@@ -103,9 +105,9 @@ __all__ = [
 def find(kind: str, name: str) -> Any:
     """What is registered as ``name``."""
     registry = REGISTRIES[kind]
+    if name not in registry and name in REFUSED:
+        raise KeyError(f"supergradients: {name} is not carried: {REFUSED[name]}")
     if name not in registry:
-        from cadenza.dialects.table import nearest
-
         near = nearest(name, registry)
         hint = f"; did you mean {near!r}?" if near else "."
         known = ", ".join(registry) or "none"

@@ -30,8 +30,9 @@ from cadenza.dialects.supergradients.checkpoints import (
     restore,
     training_state,
 )
+from cadenza.dialects.supergradients.compiling import compile_options, compiled, compiled_loss
 from cadenza.dialects.supergradients.environment import broadcast_from_master, chosen, is_distributed
-from cadenza.dialects.supergradients.loggers import BaseSGLogger
+from cadenza.dialects.supergradients.loggers import BaseSGLogger, check_params
 from cadenza.dialects.supergradients.losses import BatchWithExtras, loss_names, make_loss
 from cadenza.dialects.supergradients.metrics import metrics_by_name
 from cadenza.dialects.supergradients.optimizers import make_optimizer
@@ -65,6 +66,9 @@ class Session:
         self.packages = installed_packages() if params.log_installed_packages and params.save_model else {}
         self.criterion = make_loss(params.loss, params.criterion_params)
         self.names = loss_names(self.criterion, params.loss_logging_items_names)
+        self.compiling = compile_options(params.torch_compile_options)
+        if params.torch_compile_loss:
+            self.criterion = compiled_loss(self.criterion, self.compiling)
         self.main = BatchWithExtras()
         self.source = SessionSource(self)
         self.section = ContextSection(self.source)
@@ -91,7 +95,6 @@ class Session:
             callbacks=self.callbacks(model, str(options["device"])),
             device=options["device"],
             strategy=options["strategy"],
-            execution="compiled" if params.torch_compile else "eager",
             seed=params.seed,
         )
 
@@ -173,6 +176,7 @@ class Session:
         if not isinstance(said, str):
             return said
         if said == "base_sg_logger":
+            check_params(self.params.sg_logger_params)
             return BaseSGLogger(str(self.folder))
         return build("sg_logger", said, local_dir=str(self.folder), **(self.params.sg_logger_params or {}))
 
@@ -194,7 +198,9 @@ class Session:
         done = 0 if resume is None else restore(self, resume)
         left = int(self.params.max_epochs) - done
         if left > 0:
-            self.train(left)
+            wanted = ((self.trainer.model, self.params.torch_compile), (self.criterion, self.params.torch_compile_loss))
+            with compiled([one for one, is_on in wanted if is_on and isinstance(one, nn.Module)], self.compiling):
+                self.train(left)
         return dict(self.results)
 
     def train(self, epochs: int) -> None:
@@ -223,9 +229,7 @@ class Session:
     def finish(self, run: Run) -> None:
         """Validates and writes the mean of the best models, between the two events that say so."""
         context = self.section.facade
-        members = self.section.members
-        for member in members:
-            member.foreign.on_average_best_models_validation_start(context)  # type: ignore[attr-defined]
+        self.section.call("on_average_best_models_validation_start", run)
         if self.average is not None and self.average.count and not run.stop_reason:
             own = {name: value.detach().clone() for name, value in run.module.state_dict().items()}
             context.put(epoch=run.num_epochs)
@@ -235,8 +239,7 @@ class Session:
             for _ in run.validate(self.loaders["valid"], "average"):
                 run.eval_step()
             run.module.load_state_dict(own)
-        for member in members:
-            member.foreign.on_average_best_models_validation_end(context)  # type: ignore[attr-defined]
+        self.section.call("on_average_best_models_validation_end", run)
 
     def measured(self, run: Run) -> dict[str, Any]:
         stages = {"train": "train", "valid": "val", "test": "test"}

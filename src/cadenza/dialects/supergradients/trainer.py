@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from cadenza.callbacks import Metrics
+from cadenza.dialects.supergradients.building import build
 from cadenza.dialects.supergradients.callback import ContextSection
 from cadenza.dialects.supergradients.checkpoints import folder_to_resume, new_run_folder
 from cadenza.dialects.supergradients.environment import chosen
@@ -121,7 +122,7 @@ class Trainer:
             callbacks.append(measure)
         if session is not None and session.ema is not None and use_ema_net and model is self.net:
             callbacks.append(session.ema)
-        callbacks += list(test_phase_callbacks or ())
+        callbacks += [build("callback", one) for one in test_phase_callbacks or ()]
         trainer = CadenzaTrainer(model, None, criterion or _no_loss, callbacks=callbacks, device=chosen()["device"])
         found = trainer.test(test_loader)
         return {name.removeprefix("test/"): value for name, value in found.items() if criterion or name != "test/loss"}

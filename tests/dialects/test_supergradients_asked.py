@@ -1,0 +1,107 @@
+"""Training parameters that compile, that log, and phases around the averaged model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cadenza.dialects.supergradients import Phase, PhaseCallback, PhaseContext, Trainer
+from cadenza.testing import tiny_classifier, tiny_loader
+
+PARAMS: dict[str, Any] = {
+    "max_epochs": 2,
+    "initial_lr": 0.1,
+    "lr_mode": "cosine",
+    "loss": "cross_entropy",
+    "valid_metrics_list": ["Accuracy"],
+    "silent_mode": True,
+}
+PLAIN = {"backend": "eager", "mode": None}
+"""Traced, and played as it is: what a compiler of C++ would make of it is not asked here."""
+
+
+def trained(root: Path, **params: Any) -> tuple[nn.Module, dict[str, Any]]:
+    torch.manual_seed(0)
+    model = tiny_classifier()
+    results = Trainer("mine", str(root)).train(model, {**PARAMS, **params}, tiny_loader(), tiny_loader())
+    return model, results
+
+
+class Looks(PhaseCallback):
+    def __init__(self, phase: Phase | str) -> None:
+        super().__init__(phase)
+        self.seen: list[Any] = []
+
+    def __call__(self, context: PhaseContext) -> None:
+        self.seen.append((context.epoch, context.net._compiled_call_impl is not None))
+
+
+@pytest.mark.parametrize("averages", [False, True])
+@pytest.mark.parametrize("spelt", [lambda phase: phase, lambda phase: phase.name], ids=["enum", "name"])
+def test_every_phase_is_called(tmp_path: Path, averages: bool, spelt: Any) -> None:
+    callbacks = [Looks(spelt(phase)) for phase in Phase if not phase.name.startswith("TEST")]
+    trained(tmp_path, phase_callbacks=callbacks, average_best_models=averages)
+    counts = {callback.phase: len(callback.seen) for callback in callbacks}
+    assert all(counts.values()), counts
+    assert counts[Phase.AVERAGE_BEST_MODELS_VALIDATION_START] == counts[Phase.POST_TRAINING] == 1
+    assert counts[Phase.AVERAGE_BEST_MODELS_VALIDATION_END] == 1
+
+
+def test_a_compiled_training_is_the_same_training(tmp_path: Path) -> None:
+    plain, _ = trained(tmp_path)
+    look = Looks(Phase.TRAIN_EPOCH_END)
+    model, results = trained(
+        tmp_path, torch_compile=True, torch_compile_loss=True, torch_compile_options=PLAIN, phase_callbacks=[look]
+    )
+    assert look.seen == [(0, True), (1, True)]
+    assert model._compiled_call_impl is None  # afterwards it is itself again
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value)
+    assert results["valid"]["loss"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch itself looks, when it traces the loss
+def test_a_loss_that_is_a_function_is_compiled_too(tmp_path: Path) -> None:
+    def halved(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(output, target) / 2
+
+    _, results = trained(tmp_path, loss=halved, torch_compile_loss=True, torch_compile_options=PLAIN)
+    assert results["valid"]["loss"] > 0
+
+
+def test_sync_bn_changes_nothing_in_one_process(tmp_path: Path) -> None:
+    model, _ = trained(tmp_path, sync_bn=True)
+    assert not any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (
+            {"torch_compile_options": {"backnd": "eager"}},
+            "has no 'backnd'; did you mean 'backend'",
+        ),
+        ({"sg_logger_params": {"save_logs_remotely": False}}, "sg_logger_params has no 'save_logs_remotely'"),
+        ({"sg_logger_params": {"save_logs_remote": True}}, "save_logs_remote=True is not carried"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(tmp_path: Path, params: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^supergradients: .*{message}"):
+        trained(tmp_path, **params)
+
+
+def test_a_logger_of_a_vendor_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="wandb_sg_logger is not carried: use the W&B tracker"):
+        trained(tmp_path, sg_logger="wandb_sg_logger")
+
+
+def test_callbacks_of_a_test_may_be_said_by_name(tmp_path: Path) -> None:
+    found = Trainer("mine", str(tmp_path)).test(
+        tiny_classifier(), tiny_loader(), test_metrics_list=["Accuracy"], test_phase_callbacks=["TimerCallback"]
+    )
+    assert set(found) == {"Accuracy"}
