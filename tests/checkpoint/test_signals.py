@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,49 +18,43 @@ import cadenza
 from cadenza.checkpoint import Shelf
 from cadenza.comparison import comparable, first_difference
 
-SOURCE = Path(cadenza.__file__).parents[1]
-HERE = Path(__file__).parent
-SCRIPT = """
-import os, signal, sys, time
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-sys.path.insert(0, sys.argv[1])
-import trainings
-from cadenza import Callback, Order
-
-class Send(Callback):
-    order = Order.PREPARE
-    def __init__(self, place, name, count, group):
-        self.place, self.number, self.left, self.group = place, getattr(signal, name), count, group
-    def plays(self):
-        return {self.place: self.play}
-    def play(self, run):
-        if run.mode == "fit" and (self.place != "after_iter" or run.stage == "val"):
-            self.left -= 1
-            if self.left == 0:
-                (os.killpg if self.group else os.kill)(os.getpgid(0) if self.group else os.getpid(), self.number)
-
-folder, name, place, number, count, group = Path(sys.argv[2]), sys.argv[3], *sys.argv[4:8]
-callbacks = [] if place == "none" else [Send(place, number, int(count), group == "group")]
-getattr(trainings, name)(folder, callbacks)
-"""
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are started by fork")
 
 
-def play(
-    folder: Path, name: str, place: str = "none", number: str = "SIGTERM", count: int = 1, group: bool = False
-) -> Any:
-    words = [str(HERE), str(folder), name, place, number, str(count), "group" if group else "alone"]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT, *words],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=120,
-        check=False,
-        start_new_session=True,
-    )
+class Starter:
+    """Trains in processes; see ``starter.py``. The whole run of each training is made once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.wholes: dict[str, dict[str, Any]] = {}
+        environment = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "starter.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def play(self, folder: Path, name: str, send: tuple[str, str, int, bool] | None = None) -> tuple[int, str]:
+        """The exit code of a training, and what it said."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"folder": str(folder), "name": name, "send": send}) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline()), Path(f"{folder}.txt").read_text(encoding="utf-8")
+
+    def whole(self, name: str) -> dict[str, Any]:
+        if name not in self.wholes:
+            code, said = self.play(self.root / name, name)
+            assert code == 0, said
+            self.wholes[name] = end_of(self.root / name)
+        return self.wholes[name]
+
+    def close(self) -> None:
+        with self.process:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
 
 
 def end_of(folder: Path) -> dict[str, Any]:
@@ -65,37 +62,40 @@ def end_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    ends = {}
-    for name in ("plain", "two_workers"):
-        folder = tmp_path_factory.mktemp(name)
-        assert play(folder, name).returncode == 0
-        ends[name] = end_of(folder)
-    return ends
+def starter() -> Iterator[Starter]:
+    """In memory where the system has such folders: these tests end processes, and cut no power."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as root:
+        started = Starter(Path(root))
+        yield started
+        started.close()
 
 
 CASES = [
-    ("plain", "before_forward", "SIGTERM", 8, False),
-    ("plain", "before_fetch", "SIGTERM", 9, False),
-    ("plain", "after_iter", "SIGTERM", 2, False),  # in validation
-    ("plain", "before_save", "SIGTERM", 2, False),
-    ("plain", "after_epoch", "SIGINT", 2, False),
-    ("plain", "before_backward", "SIGUSR1", 7, False),
+    ("short", "before_forward", "SIGTERM", 8, False),
+    ("short", "before_fetch", "SIGTERM", 9, False),
+    ("short", "after_iter", "SIGTERM", 2, False),  # in validation
+    ("short", "before_save", "SIGTERM", 2, False),
+    ("short", "after_epoch", "SIGINT", 1, False),
+    ("short", "before_backward", "SIGUSR1", 7, False),
     ("two_workers", "before_step", "SIGTERM", 5, True),
     ("two_workers", "before_fetch", "SIGINT", 6, True),
     ("two_workers", "after_iter", "SIGTERM", 1, True),
+    ("ended_unsaved", "after_epoch", "SIGTERM", 2, False),  # nobody would save after it
+    ("ended_unsaved", "after_epoch", "SIGINT", 2, False),
+    ("traced", "compile", "SIGTERM", 1, False),  # in the first compilation
+    pytest.param("compiled", "compile", "SIGTERM", 1, False, marks=pytest.mark.long),
 ]
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("name", "place", "number", "count", "group"), CASES)
 def test_a_warned_run_saves_and_goes_on(
-    name: str, place: str, number: str, count: int, group: bool, tmp_path: Path, whole: dict[str, dict[str, Any]]
+    name: str, place: str, number: str, count: int, group: bool, starter: Starter
 ) -> None:
-    done = play(tmp_path, name, place, number, count, group)
-    assert done.returncode == (-signal.SIGINT if number == "SIGINT" else 143), done.stderr
-    before = Shelf(tmp_path).read("last")
-    assert before.state["clock"]["batches"] > 0
-    again = play(tmp_path, name)
-    assert again.returncode == 0, again.stderr
-    assert first_difference(whole[name], end_of(tmp_path)) is None
+    folder = starter.root / f"{name}-{place}-{number}"
+    code, said = starter.play(folder, name, (place, number, count, group))
+    assert code == (-signal.SIGINT if number == "SIGINT" else 143), said
+    assert Shelf(folder).read("last").state["clock"]["batches"] > 0
+    code, said = starter.play(folder, name)
+    assert code == 0, said
+    assert first_difference(starter.whole(name), end_of(folder)) is None

@@ -63,12 +63,14 @@ def train(
     main: MainCallback | None = None,
     two: bool = False,
     background: bool = True,
+    final: bool = True,
+    execution: str = "eager",
 ) -> Trainer:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
     optimizers = [torch.optim.AdamW(model[:2].parameters(), lr=0.01), torch.optim.SGD(model[2:].parameters(), lr=0.02)]
     optimizer = optimizers if two else torch.optim.Adam(model.parameters(), lr=0.01)
-    saving = Checkpoint(every, to=folder, keep_last=2, background=background)
+    saving = Checkpoint(every, to=folder, keep_last=2, background=background, final=final)
     mains = [] if main is None else [main]
     trainer = Trainer(
         model,
@@ -76,6 +78,7 @@ def train(
         nn.CrossEntropyLoss(),
         callbacks=[*mains, saving, *more, *callbacks],
         device="cpu",
+        execution=execution,
         seed=3,
     )
     loader = DataLoader(data(), batch_size=7, shuffle=True) if loader is None else loader
@@ -85,6 +88,29 @@ def train(
 
 def plain(folder: Path, callbacks: list[Callback]) -> None:
     train(folder, callbacks, epochs=8)
+
+
+def ended_unsaved(folder: Path, callbacks: list[Callback]) -> None:
+    """With the signal of a player that comes after the one who saves."""
+    for callback in callbacks:
+        callback.order = 10**6
+    train(folder, callbacks, every="1 epoch", epochs=2, final=False)
+
+
+def short(folder: Path, callbacks: list[Callback]) -> None:
+    train(folder, callbacks, epochs=2)
+
+
+def compiled(folder: Path, callbacks: list[Callback]) -> None:
+    train(folder, callbacks, epochs=1, execution="compiled")
+
+
+def traced(folder: Path, callbacks: list[Callback]) -> None:
+    """Compiled but for the compiler itself, which takes seconds: what was traced is played as it is."""
+    from cadenza.execution import tracing
+
+    tracing.compile_graph = lambda graph, inputs: graph
+    compiled(folder, callbacks)
 
 
 def every_point(folder: Path, callbacks: list[Callback]) -> None:
