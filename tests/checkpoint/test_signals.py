@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import cadenza
 from cadenza.checkpoint import Shelf
@@ -82,8 +83,6 @@ CASES = [
     ("two_workers", "after_iter", "SIGTERM", 1, True),
     ("ended_unsaved", "after_epoch", "SIGTERM", 2, False),  # nobody would save after it
     ("ended_unsaved", "after_epoch", "SIGINT", 2, False),
-    ("traced", "compile", "SIGTERM", 1, False),  # in the first compilation
-    pytest.param("compiled", "compile", "SIGTERM", 1, False, marks=pytest.mark.long),
 ]
 
 
@@ -99,3 +98,23 @@ def test_a_warned_run_saves_and_goes_on(
     code, said = starter.play(folder, name)
     assert code == 0, said
     assert first_difference(starter.whole(name), end_of(folder)) is None
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", ["traced", pytest.param("compiled", marks=pytest.mark.long)])
+def test_a_signal_in_the_first_compilation(name: str, starter: Starter) -> None:
+    """The step that is compiled is finished and saved. What was compiled rounds otherwise than the first step of a
+    process, which is played as usual, so that the end is the same but for the last bits."""
+    folder = starter.root / f"{name}-warned"
+    code, said = starter.play(folder, name, ("compile", "SIGTERM", 1, False))
+    assert code == 143, said
+    assert Shelf(folder).read("last").state["clock"]["batches"] == 2
+    code, said = starter.play(folder, name)
+    assert code == 0, said
+    end, whole = end_of(folder), starter.whole(name)
+    assert end["clock/batches"] == whole["clock/batches"] == 5
+    torch.testing.assert_close(weights(end), weights(whole))
+
+
+def weights(end: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in end.items() if name.startswith("model/")}

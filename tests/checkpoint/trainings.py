@@ -67,7 +67,9 @@ def train(
     execution: str = "eager",
 ) -> Trainer:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
+    model = nn.Sequential(
+        nn.Linear(FEATURES, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)
+    )
     optimizers = [torch.optim.AdamW(model[:2].parameters(), lr=0.01), torch.optim.SGD(model[2:].parameters(), lr=0.02)]
     optimizer = optimizers if two else torch.optim.Adam(model.parameters(), lr=0.01)
     saving = Checkpoint(every, to=folder, keep_last=2, background=background, final=final)
