@@ -81,7 +81,7 @@ def certify(
 def _play_killed(train: Train, root: str, kills: Iterator[Kill], wanted: int, certificate: Certificate) -> int:
     """Trains, is killed and goes on until all kills have come; the number of the last training."""
     number = killed = tried = 0
-    while killed < wanted and tried < 3 * wanted:
+    while killed < wanted and tried < 5 * wanted:
         kill = next(kills, None)
         ended = _play(train, _folder(root, f"killed-{number}"), kill)
         certificate.kills.append(f"{kill or 'no kill'}: {ended}")

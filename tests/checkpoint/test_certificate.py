@@ -27,11 +27,14 @@ VARIANTS = (
     "two_workers",
     "iterable_data",
     "bf16",
+    "fp16",
     "stopping_and_plateau",
     "one_cycle_and_swa",
     "nan_skips",
     "two_optimizers",
 )
+OFTEN, SEEDS, EACH = ("plain", *VARIANTS), 4, 5
+"""Who is killed at random, how many times anew, and how often each time."""
 
 
 @pytest.fixture(autouse=True)
@@ -71,13 +74,26 @@ def test_whatever_takes_part(name: str) -> None:
     assert sum("killed" in line for line in certificate.kills) == 2
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_resumed_so_many_times(times: int) -> None:
+    certificate = of("plain", kills=[Kill("after_train_iter", 3)] * times)
+    assert certificate.equal, certificate
+    assert [line.endswith("killed") for line in certificate.kills] == [True] * times + [False], certificate
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", ["plain", *VARIANTS])
+@pytest.mark.parametrize("name", OFTEN)
 def test_many_random_kills(name: str) -> None:
-    for seed in range(4):
-        certificate = of(name, kills=5, seed=seed)
+    for seed in range(SEEDS):
+        certificate = of(name, kills=EACH, seed=seed)
         assert certificate.equal, certificate
+        assert sum("killed" in line for line in certificate.kills) == EACH, certificate
+
+
+def test_there_are_two_hundred_of_them() -> None:
+    assert len(OFTEN) * SEEDS * EACH >= 200
 
 
 def test_what_differs_is_named(tmp_path: Path) -> None:

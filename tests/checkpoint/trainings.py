@@ -152,6 +152,11 @@ def bf16(folder: Path, callbacks: list[Callback]) -> None:
     train(folder, callbacks, Precision("bf16"))
 
 
+def fp16(folder: Path, callbacks: list[Callback]) -> None:
+    """The first scales are too large, so that steps are withheld; then it grows again and again."""
+    train(folder, callbacks, Precision("fp16", init_scale=2.0**18, growth_interval=2))
+
+
 def stopping_and_plateau(folder: Path, callbacks: list[Callback]) -> None:
     more = EarlyStopping("val/loss", patience=3), PlateauSchedule("val/loss", patience=1, factor=0.5)
     train(folder, callbacks, *more, epochs=6)
