@@ -174,20 +174,21 @@ class Found(Protocol):
     def name(self) -> str: ...
 
 
-def find(resume: Any, callbacks: Sequence[Callback], experiment: Any) -> Found | None:
+def find(resume: Any, callbacks: Sequence[Callback], experiment: Any, apart: Any = None) -> Found | None:
     """The checkpoint that ``resume`` means: with "auto" the newest of the callback that saves, or None if there is none
-    yet; else the newest in a folder, or that in the folder itself."""
+    yet; else the newest in a folder, or that in the folder itself. ``apart`` is given by processes that each take their
+    part of it."""
     saver: Any = next((callback for callback in callbacks if "save" in callback.owns), None)
     if resume == "auto":
         if saver is None:
             raise ValueError('resume="auto" goes on from what Checkpoint saved, but there is no such callback')
-        found: Found | None = saver.newest(experiment)
+        found: Found | None = saver.newest(experiment, apart)
         return found
     if not isinstance(resume, str | PathLike):
         raise TypeError(f'resume is "auto" or the path of a checkpoint, not {type(resume).__name__}')
     from cadenza.checkpoint import read_at
 
-    return read_at(resume)
+    return read_at(resume, apart=apart)
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:

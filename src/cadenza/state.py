@@ -28,10 +28,16 @@ _SMALL = 1 << 16
 def collect(run: Run) -> dict[str, Any]:
     """The state of ``run``. Its tensors are those of the run: copy them before it goes on.
 
-    Under many processes all of them must call this. Rank 0 gets the state of all, the others what they gave to it.
+    Under many processes all of them must call this. Rank 0 gets the state of all, the others what they gave to it. What
+    is spread stays so if there is a ``crew_of`` the run.
     """
     state = collect_here(run)
     return state if run._ensemble is None else run._ensemble.collected(run, state)
+
+
+def crew_of(run: Run) -> Any:
+    """Who saves together, if each process stores its own part of a checkpoint; None if rank 0 stores all of it."""
+    return None if run._ensemble is None else run._ensemble.crew
 
 
 def collect_here(run: Run) -> dict[str, Any]:

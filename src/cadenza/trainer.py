@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -228,7 +229,7 @@ class Trainer:
     def _find(self, resume: Any) -> Any:
         """The checkpoint to go on from; under many processes the one that rank 0 finds."""
         training = self._training
-        return training.strategy.found(training, lambda: find(resume, self._callbacks, training.experiment))
+        return training.strategy.found(training, partial(find, resume, self._callbacks, training.experiment))
 
     def _run(self, mode: str, **limits: Any) -> Run:
         return Run(self._training, self._plan, mode, **limits)

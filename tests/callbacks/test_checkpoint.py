@@ -11,7 +11,7 @@ from torch import nn
 
 from cadenza import Callback, MainCallback
 from cadenza.callbacks import Checkpoint, EarlyStopping
-from cadenza.callbacks.checkpoint import name_of
+from cadenza.checkpoint.naming import name_of
 from cadenza.checkpoint import Shelf, load_weights
 from cadenza.checkpoint.manifest import check_name
 

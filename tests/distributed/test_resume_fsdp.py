@@ -1,31 +1,91 @@
-"""A model that FSDP has spread is saved whole, and goes on to the last bit; also with another number of processes."""
+"""Each process stores its part of a model that FSDP has spread, and goes on to the last bit; one process can, too."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
+from torch import distributed as dist
 
 from cadenza import launch
+from cadenza.checkpoint import Damaged, Shelf, load_weights
 
 from .crew import play
-from .trainings import difference, train
+from .trainings import Network, difference, ledger, train
 
-HOW = {"strategy": "fsdp", "norm": False, "samples": 34, "accumulate": 2}
+HOW = {"strategy": "fsdp", "norm": False, "samples": 100, "accumulate": 3}
+"""Under FSDP processes look every eighth batch whether a save is wanted: in the middle of a window, and of an epoch."""
 
 
 def go(folder, stop, options):
-    return train(folder, stop, **options)
+    return train(folder, stop, **{**HOW, **options})
+
+
+def spoil(folder):
+    """Rank 0 changes a byte in the newest part of rank 1; what is older must be gone on from."""
+    if dist.get_rank() == 0:
+        damage(Path(folder))
+    dist.barrier()
+
+
+def damage(folder):
+    path = folder / Shelf(folder).names()[-1] / "shard-1.state.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
 
 
 @pytest.fixture(scope="module")
 def folder():
     with tempfile.TemporaryDirectory() as folder:
-        whole = [(go, (f"{folder}/whole", None, HOW))]
-        killed = [(go, (f"{folder}/killed", stop, HOW)) for stop in (4, 11, None)]
-        launch(play, folder, whole + killed, results="all", timeout=100)
+        killed, alone = f"{folder}/killed", f"{folder}/alone"
+        scenarios = [(go, (f"{folder}/whole", None, {}))]
+        scenarios += [(go, (killed, stop, {"background": True})) for stop in (10, 23)]
+        scenarios += [(spoil, (killed,)), (go, (killed, None, {}))]
+        scenarios += [(go, (alone, 10, {"to": f"local://{alone}", "background": True}))]
+        launch(play, folder, scenarios, results="all", timeout=200)
         yield folder
 
 
 def test_a_resumed_run_equals_a_whole_one(folder):
     assert difference(f"{folder}/whole", f"{folder}/killed") is None
+    assert any(name.startswith("damaged-") for name in os.listdir(f"{folder}/killed"))
+
+
+def test_each_process_stores_its_part(folder):
+    newest = Path(folder, "whole", Shelf(f"{folder}/whole").names()[-1])
+    files = {path.name: path.stat().st_size for path in newest.iterdir()}
+    parts = [f"shard-{rank}.state.safetensors" for rank in range(2)]
+    assert {*parts, "manifest.json", "COMMITTED", "state.json"} <= files.keys()
+    assert "model.safetensors" not in files
+    assert abs(files[parts[0]] - files[parts[1]]) < files[parts[0]] / 2
+    assert not any(name.endswith((".pt", ".pkl", ".metadata", ".distcp")) for name in files)
+    assert set(parts) <= json.loads((newest / "manifest.json").read_text())["files"].keys()
+
+
+def test_weights_come_out_whole(folder):
+    expected = {name: tensor.shape for name, tensor in Network(norm=False).state_dict().items()}
+    assert {name: tensor.shape for name, tensor in load_weights(f"{folder}/whole").items()} == expected
+
+
+def test_one_process_goes_on_with_what_two_saved_through_fsspec(folder):
+    with pytest.warns(UserWarning, match="saved with 2 processes and goes on with 1"):
+        clock = go(f"{folder}/alone", None, {"strategy": "single"})
+    assert clock[1:] == (15, 300, 3)
+    first = [i for (epoch, batch), part in ledger(f"{folder}/alone", 2, 2).items() if batch <= 8 for i in part]
+    rest = [i for (epoch, _), part in ledger(f"{folder}/alone", 1, 1).items() if epoch == 0 for i in part]
+    assert sorted(first + rest) == list(range(100))
+
+
+def test_a_part_that_is_damaged_is_found_by_one_process_too(folder, tmp_path):
+    shutil.copytree(f"{folder}/whole", tmp_path / "copy")
+    shelf = Shelf(tmp_path / "copy")
+    names = shelf.names()
+    damage(tmp_path / "copy")
+    with pytest.raises(Damaged, match=r"shard-1\.state\.safetensors is not what was written"):
+        shelf.verify(names[-1])
+    assert shelf.newest_valid().name == names[-2]

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,13 @@ train(f"{folder}/killed", 7 if first else None, {1})
 """
 
 
-def certified(folder, kills):
-    launch(train, f"{folder}/whole", timeout=60)
+def certified(folder, kills, **options):
+    play = partial(train, **options)
+    launch(play, f"{folder}/whole", timeout=100)
     for batch, ranks in kills:
         with pytest.raises(WorkerDied, match="was ended by signal 9"):
-            launch(train, f"{folder}/killed", batch, ranks, timeout=60)
-    launch(train, f"{folder}/killed", timeout=60)
+            launch(play, f"{folder}/killed", batch, ranks, timeout=100)
+    launch(play, f"{folder}/killed", timeout=100)
     return difference(f"{folder}/whole", f"{folder}/killed")
 
 
@@ -45,6 +47,13 @@ def test_killed_at_random_batches(tmp_path):
     draw = random.Random(11)
     kills = [(batch, draw.choice([{0}, {1}, {0, 1}])) for batch in sorted(draw.sample(range(2, 15), 6))]
     assert certified(tmp_path, kills) is None
+
+
+@pytest.mark.long
+def test_killed_while_each_process_stores_its_part(tmp_path):
+    kills = [(9, {1}), (10, {0}), (18, {0, 1}), (25, {1})]  # the first three right after a save was begun
+    how = {"strategy": "fsdp", "norm": False, "samples": 100, "accumulate": 3, "background": True}
+    assert certified(tmp_path, kills, **how) is None
 
 
 @pytest.mark.long

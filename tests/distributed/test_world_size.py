@@ -11,7 +11,9 @@ from cadenza import launch
 
 from .trainings import ledger, train
 
-SAMPLES = 52
+SAMPLES = {"ddp": 52, "fsdp": 104}
+STOPS = {"ddp": (3, 22), "fsdp": (10, 30)}
+"""Where the first two legs break off. Under FSDP processes look every eighth batch whether a save is wanted."""
 
 
 def go(folder, stop, options):
@@ -24,17 +26,18 @@ def go(folder, stop, options):
 @pytest.fixture(scope="module", params=["ddp", pytest.param("fsdp", marks=pytest.mark.long)])
 def legs(request):
     """Four processes break off in the first epoch, two go on and break off in the second, one ends the run."""
-    how = {"samples": SAMPLES, "batch_size": 2, "norm": False, "strategy": request.param}
+    samples, (first, second) = SAMPLES[request.param], STOPS[request.param]
+    how = {"samples": samples, "batch_size": 2, "norm": False, "strategy": request.param}
     with tempfile.TemporaryDirectory() as folder:
         to = f"{folder}/run"
-        found = [launch(go, to, 3, how, workers=4, timeout=60)]
-        found.append(launch(go, to, 22, how, workers=2, timeout=60))
+        found = [launch(go, to, first, how, workers=4, timeout=100)]
+        found.append(launch(go, to, second, how, workers=2, timeout=100))
         found.append(go(to, None, {**how, "strategy": "single"}))
-        yield found, [ledger(to, size, size) for size in (4, 2, 1)]
+        yield found, [ledger(to, size, size) for size in (4, 2, 1)], samples
 
 
 def test_every_sample_is_seen_once_in_an_epoch(legs):
-    _, seen = legs
+    _, seen, samples = legs
     last = {}
     for leg in seen:  # a batch that was trained after the last save is trained again by the next leg
         first = min(leg)
@@ -42,17 +45,17 @@ def test_every_sample_is_seen_once_in_an_epoch(legs):
         last.update(leg)
     for epoch in range(3):
         indices = [index for (number, _), batch in last.items() if number == epoch for index in batch]
-        assert sorted(indices) == list(range(SAMPLES))
+        assert sorted(indices) == list(range(samples))
 
 
 def test_a_step_sees_as_many_samples(legs):
-    found, _ = legs
-    (clock, said), steps = found[-1], -(-SAMPLES // 8)
-    assert clock[1:] == (3 * steps, 3 * SAMPLES, 3)
+    found, _, samples = legs
+    (clock, said), steps = found[-1], -(-samples // 8)
+    assert clock[1:] == (3 * steps, 3 * samples, 3)
     assert any("saved with 2 processes and goes on with 1" in one for one in said)
 
 
 def test_what_cannot_be_kept_is_refused_with_the_numbers(tmp_path):
-    train(str(tmp_path / "run"), 3, samples=SAMPLES, batch_size=2, norm=False, strategy="single")
+    train(str(tmp_path / "run"), 3, samples=52, batch_size=2, norm=False, strategy="single")
     with pytest.raises(ValueError, match="a step of the saved run sees 2 samples; 2 process"):
-        launch(go, str(tmp_path / "run"), None, {"samples": SAMPLES, "batch_size": 2, "norm": False}, timeout=60)
+        launch(go, str(tmp_path / "run"), None, {"samples": 52, "batch_size": 2, "norm": False}, timeout=100)

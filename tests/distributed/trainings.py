@@ -82,6 +82,8 @@ def train(folder, stop=None, ranks=None, **options):
         "accumulate": 1,
         "samples": 36,
         "every": "1 step",
+        "background": False,
+        "to": folder,
         **options,
     }
     torch.set_num_threads(1)
@@ -91,7 +93,7 @@ def train(folder, stop=None, ranks=None, **options):
         Accumulate(how["accumulate"]),
         EMA(0.8),
         Metrics({"accuracy": accuracy}, stages={"train", "val"}),
-        Checkpoint(how["every"], to=folder, background=False),
+        Checkpoint(how["every"], to=how["to"], background=how["background"]),
         Ledger(folder),
     ]
     if stop is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from cadenza.callback import Callback, Order, infer_mode
 from cadenza.clock import Cadence, Duration
 from cadenza.preemption import Preempted, Warnings
-from cadenza.state import collect
+from cadenza.state import collect, crew_of
 
 if TYPE_CHECKING:
     from cadenza.checkpoint import Outcome, Saved, Shelf, Writer
@@ -86,12 +85,11 @@ class Checkpoint(Callback):
         self.grace = None if grace is None else Duration.parse(grace)
         if self.grace is not None and self.grace.unit != "seconds":
             raise ValueError(f'grace is a time such as "30 seconds", not {grace!r}')
-        self.warnings = Warnings(signals)
-        self.id = ""
+        self.warnings, self.id, self._pending = Warnings(signals), "", False
         self._writer: Writer | None = None
+        self._helper: Writer | None = None
         self._by_epoch: Cadence | None = None
         self._in_between: Cadence | None = None
-        self._pending = False
         self._best: tuple[str, float] | None = None
 
     @classmethod
@@ -113,9 +111,9 @@ class Checkpoint(Callback):
         folder = self.to if self.to is not None else getattr(experiment, "checkpoints", None)
         return Shelf(str(folder if folder is not None else "checkpoints"))
 
-    def newest(self, experiment: Any = None) -> Saved | None:
-        """The newest valid checkpoint, or None if there is none yet."""
-        return self._make_writer(experiment).recover()
+    def newest(self, experiment: Any = None, apart: Any = None) -> Saved | None:
+        """The newest valid checkpoint, or None if there is none yet; ``apart`` as in ``Shelf.read``."""
+        return self._make_writer(experiment).recover(apart=apart)
 
     def _make_writer(self, experiment: Any) -> Writer:
         """What a remote store does not take stays under the experiment's folder, or the present one."""
@@ -227,9 +225,13 @@ class Checkpoint(Callback):
             raise RuntimeError("Checkpoint saves while a fit runs")
         if not run.from_main(self._writer is None or self._is_time_for(self._writer)):
             return
-        state = collect(run)
-        if self._writer is not None:
-            self._begin_save(run, self._writer, state)
+        state, crew = collect(run), crew_of(run)
+        if crew is not None:
+            self._save_together(run, crew, state)
+        elif self._writer is not None:
+            name, meta = self._noted(run)
+            self._writer.save(name, state, meta)
+        self._await(run)
 
     def _is_time_for(self, writer: Writer) -> bool:
         """Whether a save fits into what is left of the grace time."""
@@ -240,14 +242,35 @@ class Checkpoint(Callback):
                 return False
         return True
 
-    def _begin_save(self, run: Run, writer: Writer, state: dict[str, Any]) -> None:
+    def _save_together(self, run: Run, crew: Any, state: dict[str, Any]) -> None:
+        """Each process stores its part of what is spread over them."""
+        from cadenza.checkpoint import Shelf, Writer
+        from cadenza.checkpoint.together import save_together
+
+        def helper(place: str) -> Writer:
+            self._helper = self._helper or Writer(Shelf(place), background=self.background)
+            return self._helper
+
+        save_together(crew, run.from_main, state, self._noted(run), self._writer, helper)
+
+    def _noted(self, run: Run) -> tuple[str, dict[str, Any]]:
+        """The name of a checkpoint that is made now, and what is noted about it."""
+        from cadenza.checkpoint.naming import name_of
+
         monitor, mode, value = self._measured(run)
-        name = name_of(run.clock.epochs, run.clock.steps, monitor, value)
         meta = {"run": self.id, "epoch": run.clock.epochs, "step": run.clock.steps, "batch": run.clock.batches}
-        writer.save(name, state, {**meta, "monitor": monitor, "mode": mode, "value": value})
-        self._pending = True
-        if self.warnings.came or run.is_ending:
-            self._tell(run, writer.wait())
+        return name_of(run.clock.epochs, run.clock.steps, monitor, value), {
+            **meta,
+            "monitor": monitor,
+            "mode": mode,
+            "value": value,
+        }
+
+    def _await(self, run: Run) -> None:
+        """Before the run ends the checkpoint is waited for; else it is told of when it is there."""
+        self._pending = self._writer is not None
+        if self._writer is not None and (self.warnings.came or run.is_ending):
+            self._tell(run, self._writer.wait())
 
     def _measured(self, run: Run) -> tuple[str, str, float | None]:
         watch = run.watch
@@ -266,8 +289,8 @@ class Checkpoint(Callback):
         return is_best
 
     def close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
+        closing, self._writer, self._helper = (self._helper, self._writer), None, None
+        for writer in filter(None, closing):
             writer.close()
             for problem in writer.problems:
                 log.warning("%s", problem)
@@ -281,13 +304,3 @@ class Checkpoint(Callback):
         self.id = state.get("run", "")
         best = state.get("best")
         self._best = None if best is None else (str(best[0]), float(best[1]))
-
-
-def name_of(epoch: int, step: int, monitor: str, value: float | None) -> str:
-    """What a checkpoint is called. Of the metric's name only what every store takes is left, and not too much of it.
-
-    >>> name_of(3, 120, "val/top 5", 0.8125)
-    'epoch=3-step=120-val_top_5=0.8125'
-    """
-    measured = "" if value is None else f"-{re.sub('[^A-Za-z0-9._+-]+', '_', monitor)[:80]}={value:.4g}"
-    return f"epoch={epoch}-step={step}{measured}"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from cadenza.checkpoint.draft import Draft
+from cadenza.checkpoint.joint import Joint
 from cadenza.checkpoint.packing import Packed
 from cadenza.checkpoint.shelf import Shelf
 
 log = logging.getLogger("cadenza.checkpoint")
+T = TypeVar("T")
 
 
 class Failure(Exception):
@@ -31,16 +35,47 @@ class Attempts:
         """Stores ``packed``; returns the name of its folder, and what is wrong if it is not on the shelf."""
         if self.spill is not None:  # so that the newest of both has the largest number, also after a restart
             self.shelf.used = max(self.shelf.used, self.spill.largest_number())
-        for attempt in range(self.retries + 1):
+        try:
+            return self._again(name, lambda: self.shelf.write(name, packed, meta)), None
+        except Exception as error:
+            return self._spilled(name, packed, meta, error)
+
+    def begin(self, name: str) -> Draft:
+        """Begins a checkpoint that several processes write."""
+        try:
+            return self._again(name, lambda: self.shelf.draft(name))
+        except Exception as error:
+            raise Failure(f"the checkpoint {name} could not be begun in {self.shelf.store}: {_tell(error)}") from error
+
+    def write_together(self, joint: Joint, meta: dict[str, Any]) -> str:
+        """Stores the part of this process, and on rank 0 commits the whole; returns the name of the folder. It is not
+        spilled: other processes could not reach this machine's disk."""
+        name = joint.draft.name
+        try:
+            files = self._again(name, joint.add)
+            if joint.tree is not None:
+                return joint.commit(self.shelf, meta, lambda commit: self._again(name, commit))
+        except Exception as error:
+            said = f"rank {joint.crew.rank} could not store its part of the checkpoint {name} in {self.shelf.store}"
+            if joint.tree is not None:
+                self.shelf.abandon(joint.draft)
+                said = f"the checkpoint {name} could not be stored in {self.shelf.store}"
+            else:
+                joint.report_failure(f"{said}: {_tell(error)}")
+            raise Failure(f"{said}: {_tell(error)}. Those before it are as they were") from error
+        joint.report(files)
+        return joint.draft.folder
+
+    def _again(self, name: str, store: Callable[[], T]) -> T:
+        """What ``store`` returns, tried as often as there are attempts."""
+        for attempt in range(self.retries):
             try:
-                return self.shelf.write(name, packed, meta), None
-            except Exception as failure:
-                error = failure
-            if attempt < self.retries:
+                return store()
+            except Exception as error:
                 seconds = self.backoff * 2**attempt
                 log.info("%s did not take the checkpoint %s (%s); again in %g s", self.shelf, name, error, seconds)
                 self._pause.wait(seconds)
-        return self._spilled(name, packed, meta, error)
+        return store()
 
     def _spilled(self, name: str, packed: Packed, meta: dict[str, Any], error: Exception) -> tuple[str, str]:
         said = f"the checkpoint {name} could not be stored in {self.shelf.store}: {_tell(error)}"

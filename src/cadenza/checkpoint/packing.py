@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cadenza.checkpoint.chunks import Spread
 from cadenza.checkpoint.errors import NotState
 from cadenza.checkpoint.layout import Catalogue, Entry, Memory
 from cadenza.checkpoint.tensor_file import Into, pieces, read_header, read_values
@@ -117,7 +118,7 @@ Open = Callable[[str], tuple[Into, int]]
 """Opens a file by its name: how to read on in it, and how many bytes it has."""
 
 
-def unpack(text: bytes, open_file: Open) -> dict[str, Any]:
+def unpack(text: bytes, open_file: Open, spread: Callable[[dict[str, Any]], Any] = Spread.of) -> dict[str, Any]:
     """The state whose ``state.json`` is ``text``. Raises a ``ValueError`` or the like if the files make no sense."""
     document = json.loads(text.decode("ascii"))
     memory = Memory(document["shared"])
@@ -129,7 +130,7 @@ def unpack(text: bytes, open_file: Open) -> dict[str, Any]:
             read, size = open_file(file)
             header = read_header(read, size)
             read_values(read, header, mine)
-    state = decode(document["tree"], tensors.__getitem__)
+    state = decode(document["tree"], tensors.__getitem__, spread)
     if not isinstance(state, dict):
         raise ValueError("its state is no dict")
     return state

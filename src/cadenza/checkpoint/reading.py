@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Collection
 from typing import IO, Any
 
+from cadenza.checkpoint.chunks import Spread
 from cadenza.checkpoint.draft import Store
 from cadenza.checkpoint.errors import Damaged
 from cadenza.checkpoint.manifest import MANIFEST, MARKER, File, Manifest, marker_of, parse
 from cadenza.checkpoint.packing import JSON, unpack
+from cadenza.checkpoint.shards import Pending
 from cadenza.checkpoint.tensor_file import PIECE, Into
 
 
@@ -94,12 +97,15 @@ class Checked:
                 raise Damaged(self.folder, f"{name} is longer than {self.manifest.files[name].bytes} bytes")
 
 
-def read_state(store: Store, manifest: Manifest, folder: str, part: str = "") -> dict[str, Any]:
-    """The state in ``folder``, verified."""
+def read_state(store: Store, manifest: Manifest, folder: str, part: str = "", *, apart: bool = False) -> dict[str, Any]:
+    """The state in ``folder``, verified. Tensors that lie in parts are put together, or with ``apart`` left apart: then
+    a ``Spread`` stands for each, and the files of the parts are not looked at."""
+    pending = Pending()
     with Checked(store, manifest, folder, part) as files:
         text = files.whole(JSON)
         try:
-            state = unpack(text, files.open)
+            state = unpack(text, files.open, Spread.of if apart else pending.make)
+            pending.fill(lambda other: read_state(store, manifest, folder, other, apart=True))
         except Damaged:
             raise
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
@@ -109,10 +115,17 @@ def read_state(store: Store, manifest: Manifest, folder: str, part: str = "") ->
     return state
 
 
-def verify(store: Store, manifest: Manifest, folder: str) -> None:
-    """Compares every file in ``folder`` with its checksum, without making a state of it."""
+def parts_of(manifest: Manifest) -> list[str]:
+    """The names of the parts that several processes wrote."""
+    return sorted({name.partition(".")[0] for name in manifest.files if name.count(".") > 1})
+
+
+def verify(store: Store, manifest: Manifest, folder: str, parts: Collection[str] | None = None) -> None:
+    """Compares every file in ``folder`` with its checksum, or those of some parts, without making a state of it."""
     with Checked(store, manifest, folder) as files:
         for name in manifest.files:
+            if parts is not None and name.partition(".")[0] not in parts:
+                continue
             read, size = files.open(name)
             buffer = memoryview(bytearray(min(size, PIECE)))
             for begin in range(0, size, PIECE):

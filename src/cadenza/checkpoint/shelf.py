@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from cadenza.checkpoint.draft import Draft, Store
 from cadenza.checkpoint.errors import Damaged, NoCheckpoint
 from cadenza.checkpoint.manifest import FOLDER, MARKER, Manifest, check_name, encode_meta
 from cadenza.checkpoint.packing import Packed, pack
-from cadenza.checkpoint.reading import read_manifest, read_state, verify
+from cadenza.checkpoint.reading import parts_of, read_manifest, read_state, verify
 from cadenza.checkpoint.remote import Remote
 from cadenza.checkpoint.retention import check_counts, ranked, surplus
 
@@ -35,6 +35,13 @@ class Saved:
     name: str
     number: int
     passed_over: dict[str, str] = field(default_factory=dict)
+    shelf: str = ""
+    """The folder or URL that ``name`` lies in."""
+
+
+Apart = Callable[[Store, Manifest], None]
+"""Given by processes that read a checkpoint together: what lies in parts is left there, and this compares the files of
+the parts with their checksums, or raises ``Damaged``."""
 
 
 class Shelf:
@@ -80,7 +87,7 @@ class Shelf:
             draft.add(packed)
             return self.commit(draft, meta or {})
         except Exception:
-            self._abandon(draft)
+            self.abandon(draft)
             raise
 
     def draft(self, name: str, number: int | None = None) -> Draft:
@@ -103,7 +110,7 @@ class Shelf:
         folders = [name.removeprefix(TORN).removeprefix(BROKEN) for name in self.store.folders()]
         return max([self.used, *(int(match[1]) for name in folders if (match := FOLDER.fullmatch(name)))])
 
-    def _abandon(self, draft: Draft) -> None:
+    def abandon(self, draft: Draft) -> None:
         """Makes room again after a failure, as far as the store allows. What has a marker is left alone."""
         with contextlib.suppress(Exception):
             files = self.store.folders().get(draft.folder, set())
@@ -139,16 +146,16 @@ class Shelf:
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
-    def read(self, name: str = "last", part: str = "") -> Saved:
+    def read(self, name: str = "last", part: str = "", apart: Apart | None = None) -> Saved:
         """Reads ``"last"``, the newest valid one, ``"best"``, or the one in the folder of that name, verified."""
         if name == "last":
-            saved = self.newest_valid(part)
+            saved = self.newest_valid(part, apart)
             if saved is None:
                 raise NoCheckpoint(f"there is no checkpoint in {self.store}")
             return saved
         if name == "best":
-            return self._best_valid(part)
-        return self._read(self.find(name), part)
+            return self._best_valid(part, apart)
+        return self._read(self.find(name), part, apart)
 
     def find(self, name: str) -> str:
         """The folder of the committed checkpoint that is called ``name``, with or without its number."""
@@ -160,22 +167,22 @@ class Shelf:
             raise NoCheckpoint(f"there is no checkpoint {name!r} in {self.store}{hint}")
         return matching[-1]
 
-    def newest_valid(self, part: str = "") -> Saved | None:
+    def newest_valid(self, part: str = "", apart: Apart | None = None) -> Saved | None:
         """The newest checkpoint whose bytes are as they were written, or None if none was ever committed.
 
         Newer ones that are torn or damaged are named in a warning, and in ``passed_over`` of what is returned.
         """
         folders = self.store.folders()
         candidates = [(name, MARKER in files) for name, files in reversed(_numbered(folders))]
-        return self._first_valid(candidates, part)
+        return self._first_valid(candidates, part, apart)
 
-    def _best_valid(self, part: str) -> Saved:
-        saved = self._first_valid([(name, True) for name in ranked(self.metas())], part)
+    def _best_valid(self, part: str, apart: Apart | None) -> Saved:
+        saved = self._first_valid([(name, True) for name in ranked(self.metas())], part, apart)
         if saved is None:
             raise NoCheckpoint(f"no checkpoint in {self.store} was measured, so none is the best")
         return saved
 
-    def _first_valid(self, candidates: list[tuple[str, bool]], part: str) -> Saved | None:
+    def _first_valid(self, candidates: list[tuple[str, bool]], part: str, apart: Apart | None) -> Saved | None:
         passed_over: dict[str, str] = {}
         damaged = False
         for name, committed in candidates:
@@ -183,13 +190,13 @@ class Shelf:
                 passed_over[name] = "it was never committed"
                 continue
             try:
-                saved = self._read(name, part)
+                saved = self._read(name, part, apart)
             except Damaged as error:
                 passed_over[name] = error.reason
                 damaged = True
                 continue
             self._warn(passed_over, f"{name} is used")
-            return Saved(saved.state, saved.meta, name, saved.number, passed_over)
+            return replace(saved, passed_over=passed_over)
         self._warn(passed_over, "there is none before")
         if damaged:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in passed_over.items())
@@ -200,9 +207,12 @@ class Shelf:
         for name, reason in passed_over.items():
             log.warning("the checkpoint %s in %s is passed over: %s; %s", name, self.store, reason, instead)
 
-    def _read(self, name: str, part: str) -> Saved:
+    def _read(self, name: str, part: str, apart: Apart | None = None) -> Saved:
         manifest = self._manifests[name] = read_manifest(self.store, name)
-        return Saved(read_state(self.store, manifest, name, part), manifest.meta, name, manifest.number)
+        state = read_state(self.store, manifest, name, part, apart=apart is not None)
+        if apart is not None and parts_of(manifest):
+            apart(self.store, manifest)
+        return Saved(state, manifest.meta, name, manifest.number, shelf=str(self.store))
 
     def verify(self, name: str) -> None:
         """Compares every byte of a checkpoint with its checksums; raises ``Damaged`` if one differs."""

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cadenza.checkpoint.chunks import Spread
 from cadenza.checkpoint.errors import NotState
 
 Path = tuple[str | int, ...]
@@ -55,6 +56,8 @@ class _Encoder:
             return {"$": "tensor", "value": self.keep(value, path)}
         if kind in (dict, OrderedDict, list, tuple):
             return self.container(value, path)
+        if kind is Spread:
+            return {"$": "spread", "value": value.record()}
         if (numpy := sys.modules.get("numpy")) and (isinstance(value, numpy.generic) or kind is numpy.ndarray):
             return {"$": "scalar" if isinstance(value, numpy.generic) else "array", "value": self.array(value, path)}
         raise NotState(f"{spell(path)} is {a(value)}; {ALLOWED}")
@@ -108,22 +111,25 @@ class _Encoder:
         return self.keep(tensor, path)
 
 
-def decode(node: Any, tensor: Callable[[int], Tensor]) -> Any:
-    """What ``encode`` was given. ``tensor(number)`` answers with each tensor."""
+def decode(node: Any, tensor: Callable[[int], Tensor], spread: Callable[[dict[str, Any]], Any] = Spread.of) -> Any:
+    """What ``encode`` was given. ``tensor(number)`` answers with each tensor, ``spread(record)`` with what stands for
+    one that lies in parts."""
     if isinstance(node, list):
-        return [decode(inner, tensor) for inner in node]
+        return [decode(inner, tensor, spread) for inner in node]
     if not isinstance(node, dict):
         return node
     if "$" not in node:
-        return {key: decode(inner, tensor) for key, inner in node.items()}
+        return {key: decode(inner, tensor, spread) for key, inner in node.items()}
     kind, value = node["$"], node["value"]
     if kind in ("tensor", "array", "scalar", "floats", "ints"):
         return _from_tensor(kind, tensor(value))
     if kind == "tuple":
-        return tuple(decode(value, tensor))
+        return tuple(decode(value, tensor, spread))
     if kind in ("dict", "ordered"):
-        pairs = [(decode(key, tensor), decode(inner, tensor)) for key, inner in value]
+        pairs = [(decode(key, tensor), decode(inner, tensor, spread)) for key, inner in value]
         return dict(pairs) if kind == "dict" else _ordered(pairs, decode(node["metadata"], tensor))
+    if kind == "spread":
+        return spread(value)
     if kind == "int":
         return int(value, 16)
     if kind == "float":

@@ -12,14 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.checkpoint.attempts import Attempts, Failure
+from cadenza.checkpoint.draft import Draft
 from cadenza.checkpoint.errors import SaveFailed
+from cadenza.checkpoint.joint import Crew, Joint
 from cadenza.checkpoint.manifest import check_name, encode_meta
-from cadenza.checkpoint.packing import Packed, Snapshot
+from cadenza.checkpoint.packing import Snapshot
 from cadenza.checkpoint.retention import check_counts
-from cadenza.checkpoint.shelf import Saved, Shelf
+from cadenza.checkpoint.shards import SHARDS
+from cadenza.checkpoint.shelf import Apart, Saved, Shelf
 from cadenza.checkpoint.speed import Speed
 
 log = logging.getLogger("cadenza.checkpoint")
+Store = Callable[[], tuple[str, str | None]]
+"""Stores a checkpoint; the name of its folder, and what is wrong if that is not on the shelf."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Writer:
         """What went wrong, in the order in which it did; to be said at the end."""
         self.attempts = Attempts(shelf, _spill_shelf(shelf, spill), retries, backoff)
         self.speed = Speed()
-        self._snapshot = Snapshot()
+        self._snapshot, self._second = Snapshot(), Snapshot()
         self._thread: threading.Thread | None = None
         self._done: list[Outcome] = []
         self._failed: list[Exception] = []
@@ -93,10 +98,39 @@ class Writer:
         encode_meta(meta or {})  # refused here, not in the thread
         self._join()
         self._raise()
-        start = time.perf_counter()
+        start, noted = time.perf_counter(), dict(meta or {})
         packed = self._snapshot.take(dict(state))
-        self._begun, self._size = time.perf_counter(), packed.size
-        job = self._job(name, packed, dict(meta or {}), self._begun - start)
+        self._begin(name, packed.size, noted, start, lambda: self.attempts.write(name, packed, noted))
+
+    def begin_together(self, name: str) -> Draft | None:
+        """On rank 0: waits for what is still being written, and begins a checkpoint that several processes write. None
+        if the store does not even take its folder; then this save has failed."""
+        check_name(name)
+        self._join()
+        self._raise()
+        try:
+            return self.attempts.begin(name)
+        except Failure as error:
+            self._failed.append(error)
+            self._note(str(error))
+        self._raise()
+        return None
+
+    def save_together(
+        self, draft: Draft, crew: Crew, tree: Mapping[str, Any] | None, shard: Mapping[str, Any], meta: dict[str, Any]
+    ) -> None:
+        """Saves the part ``shard`` of this process; rank 0 gives the ``tree`` of all as well, and commits when every
+        process of the ``crew`` has written its part."""
+        self._join()
+        self._raise()
+        start = time.perf_counter()
+        common = None if tree is None else self._snapshot.take(dict(tree))
+        joint = Joint(draft, crew, common, self._second.take({SHARDS: dict(shard)}))
+        self._begin(draft.name, joint.size, meta, start, lambda: (self.attempts.write_together(joint, meta), None))
+
+    def _begin(self, name: str, size: int, meta: dict[str, Any], start: float, store: Store) -> None:
+        self._begun, self._size = time.perf_counter(), size
+        job = self._job(name, size, meta, self._begun - start, store)
         if not self.background:
             job()
             self._raise()
@@ -105,22 +139,22 @@ class Writer:
         self._thread = threading.Thread(target=job, name="cadenza checkpoint", daemon=True)
         self._thread.start()
 
-    def _job(self, name: str, packed: Packed, meta: dict[str, Any], copying: float) -> Callable[[], None]:
+    def _job(self, name: str, size: int, meta: dict[str, Any], copying: float, store: Store) -> Callable[[], None]:
         def job() -> None:
             try:
-                self._write(name, packed, meta, copying)
+                self._write(name, size, meta, copying, store)
             except BaseException as error:  # handed on to the thread that asks
                 self._died = error
 
         return job
 
-    def _write(self, name: str, packed: Packed, meta: dict[str, Any], copying: float) -> None:
+    def _write(self, name: str, size: int, meta: dict[str, Any], copying: float, store: Store) -> None:
         start = time.perf_counter()
         problem: str | None = None
         folder: str | None = None
         deleted: list[str] = []
         try:
-            folder, problem = self.attempts.write(name, packed, meta)
+            folder, problem = store()
             if problem is None:
                 deleted = self._retain()
         except Failure as error:
@@ -128,11 +162,14 @@ class Writer:
             self._failed.append(error)
         seconds = time.perf_counter() - start
         if problem is None:
-            self.speed.measured(packed.size, copying + seconds)
+            self.speed.measured(size, copying + seconds)
         else:
-            log.warning("%s", problem)
-            self.problems.append(problem)
-        self._done.append(Outcome(name, folder, meta, packed.size, copying, seconds, tuple(deleted), problem))
+            self._note(problem)
+        self._done.append(Outcome(name, folder, meta, size, copying, seconds, tuple(deleted), problem))
+
+    def _note(self, problem: str) -> None:
+        log.warning("%s", problem)
+        self.problems.append(problem)
 
     def _retain(self) -> list[str]:
         if self.keep_last is None:
@@ -164,7 +201,7 @@ class Writer:
     def close(self) -> list[Outcome]:
         """Waits, and lets go of the memory for copies. The writer can be used again."""
         self._join()
-        self._snapshot = Snapshot()
+        self._snapshot, self._second = Snapshot(), Snapshot()
         return self.poll()
 
     def _join(self) -> None:
@@ -182,13 +219,13 @@ class Writer:
 
     # Before and between ----------------------------------------------------------------------------------------------
 
-    def recover(self, part: str = "") -> Saved | None:
+    def recover(self, part: str = "", apart: Apart | None = None) -> Saved | None:
         """The newest valid checkpoint to go on from, be it on the shelf or in the spill folder; None if there is none.
 
         For the one who saves next: newer ones that are torn or damaged are set aside, and named in a warning.
         """
         self._join()
-        found = [shelf.newest_valid(part) for shelf in (self.shelf, self.attempts.spill) if shelf is not None]
+        found = [shelf.newest_valid(part, apart) for shelf in (self.shelf, self.attempts.spill) if shelf is not None]
         self.shelf.set_aside(found[0].passed_over if found[0] is not None else None)
         return max((one for one in found if one is not None), key=lambda one: one.number, default=None)
 

@@ -25,6 +25,7 @@ from cadenza.frames import Outside, Pass
 from cadenza.requests import HOLD_STEP, SKIP_BATCH
 
 if TYPE_CHECKING:
+    from cadenza.distributed.writing import Crew
     from cadenza.run import Run
 
 log = logging.getLogger("cadenza")
@@ -40,6 +41,8 @@ class Ensemble:
         self.debug = bool(os.environ.get("CADENZA_DEBUG")) if debug is None else debug
         self.lockstep = lockstep
         """Whether evaluation has collectives in its forward, so that no process may do more batches than another."""
+        self.crew: Crew | None = None
+        """Who saves together, if each process stores its own part of a checkpoint."""
         self.place = meeting_place(device)
         self.agreement = Agreement(self.world.rank, self.world.world_size, self.place)
         self.model: Any = None

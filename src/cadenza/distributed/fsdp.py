@@ -13,6 +13,7 @@ from torch.distributed.tensor import distribute_tensor
 from torch.optim import Optimizer
 
 from cadenza.distributed.ensemble import Ensemble
+from cadenza.distributed.sharding import put_back
 from cadenza.distributed.spread import cut_state
 from cadenza.distributed.strategy import Together, refuse_wrapped, same_everywhere
 
@@ -28,7 +29,9 @@ class FSDP(Together):
     ``units`` says what is gathered at once: classes of modules, such as ``[nn.TransformerEncoderLayer]``; without it
     every member of a ``ModuleList``, and the rest together. ``mixed_precision`` is "bf16", "fp16" or a
     ``MixedPrecisionPolicy``: with a text, gradients are still added up in float32. ``offload=True`` keeps the parts on
-    the CPU. The optimizers that the trainer got are made to hold the parts. ``timeout`` and ``debug`` are as in DDP.
+    the CPU. The optimizers that the trainer got are made to hold the parts. With ``checkpoints="sharded"`` each process
+    writes its own part of a checkpoint, into a folder that all of them reach; with ``"whole"`` rank 0 gathers and
+    writes all, for folders that only its machine has. ``timeout`` and ``debug`` are as in DDP.
 
     >>> FSDP(mixed_precision="bf16").policy.param_dtype
     torch.bfloat16
@@ -44,6 +47,7 @@ class FSDP(Together):
         mixed_precision: str | MixedPrecisionPolicy | None = None,
         reshard_after_forward: bool | int | None = None,
         offload: bool = False,
+        checkpoints: str = "sharded",
         timeout: float = 1800.0,
         debug: bool | None = None,
     ) -> None:
@@ -51,6 +55,9 @@ class FSDP(Together):
             if mixed_precision not in _FORMATS:
                 raise ValueError(f"mixed_precision is one of {', '.join(_FORMATS)}, not {mixed_precision!r}")
             mixed_precision = MixedPrecisionPolicy(_FORMATS[mixed_precision], torch.float32)
+        if checkpoints not in ("sharded", "whole"):
+            raise ValueError(f'checkpoints is "sharded" or "whole", not {checkpoints!r}')
+        self.sharded = checkpoints == "sharded"
         self.policy = mixed_precision or MixedPrecisionPolicy()
         self.units = None if units is None else tuple(units)
         self.reshard_after_forward, self.offload = reshard_after_forward, offload
@@ -69,7 +76,7 @@ class FSDP(Together):
         run.model = ensemble.model
 
     def taken(self, run: Run, state: dict[str, Any]) -> dict[str, Any]:
-        return cut_state(run, state)
+        return cut_state(run, put_back(run, state) if "shards" in state else state)
 
     def _shard(self, module: nn.Module, device: torch.device) -> None:
         mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))

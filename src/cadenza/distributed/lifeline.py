@@ -62,6 +62,9 @@ class Lifeline:
         self.world, self.lines = world, lines
         self.failure: dict[str, Any] | None = None
         self.known = threading.Event()
+        self.letters: dict[tuple[str, int], dict[str, Any]] = {}
+        """On rank 0: what the others posted, by topic and rank. ``arrived`` guards it and wakes who waits for one."""
+        self.arrived = threading.Condition()
         self.on_failure: Callable[[dict[str, Any]], None] = lambda failure: None
         self.where: Callable[[], str] = lambda: "outside a run"
         self._over = threading.Event()
@@ -126,6 +129,15 @@ class Lifeline:
         while len(self._places) < self.world.world_size and time.monotonic() < until and not self._over.is_set():
             time.sleep(0.02)
         return dict(self._places)
+
+    def post(self, topic: str, letter: dict[str, Any]) -> None:
+        """Sends rank 0 a letter. Unlike a collective this may be done in any thread."""
+        for wire in list(self._wires.values()):
+            wire.send(topic=topic, letter=letter)
+
+    def connected(self) -> set[int]:
+        """The ranks that this process has a connection to; of those that said goodbye nothing more will come."""
+        return {rank for rank, wire in list(self._wires.items()) if not wire.said_goodbye}
 
     def leave(self) -> None:
         """Says goodbye, so that the end of this process is no news."""
@@ -192,6 +204,10 @@ class Lifeline:
             self._answer(wire, message["ask"])
         elif "place" in message:
             self._pass_on(message)
+        elif "topic" in message:
+            with self.arrived:
+                self.letters[message["topic"], wire.rank] = message["letter"]
+                self.arrived.notify_all()
 
     def _answer(self, wire: Wire, asker: int) -> None:
         """Somebody wants to know where all stand: this process answers, and rank 0 asks the others as well."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -17,24 +17,46 @@ def is_spread(value: Any) -> bool:
     return isinstance(value, Tensor) and hasattr(value, "full_tensor")
 
 
+def stays_spread(value: Any) -> bool:
+    """Whether each process stores its own chunk of ``value``: it lies along one line of processes, cut or whole."""
+    return is_spread(value) and value.device_mesh.ndim == 1 and not value.placements[0].is_partial()
+
+
 def holds_spread(tree: Any) -> bool:
     """Whether a tensor in ``tree`` is spread over processes."""
+    return holds(tree, is_spread)
+
+
+def holds(tree: Any, wanted: Callable[[Any], bool]) -> bool:
+    """Whether there is a ``wanted`` value in ``tree``."""
     if isinstance(tree, dict):
-        return any(map(holds_spread, tree.values()))
-    return any(map(holds_spread, tree)) if isinstance(tree, list | tuple) else is_spread(tree)
+        return any(holds(value, wanted) for value in tree.values())
+    return any(holds(value, wanted) for value in tree) if isinstance(tree, list | tuple) else wanted(tree)
 
 
-def made_whole(tree: Any, *, keep: bool) -> Any:
-    """``tree`` with whole tensors in main memory in the place of those that are spread. All processes must call this;
+def made_whole(tree: Any, *, keep: bool, left: Callable[[Any], bool] | None = None) -> Any:
+    """``tree`` with whole tensors in main memory in the place of those that are spread, but for those that are to be
+    ``left`` so. All processes must call this;
     one that does not ``keep`` has one whole tensor at a time, and gets ``tree`` back."""
-    if is_spread(tree):
-        whole = tree.detach().full_tensor()
-        return whole.cpu() if keep else tree
+
+    def gather(tensor: Any, path: tuple[Any, ...]) -> Any:
+        whole = tensor.detach().full_tensor()
+        return whole.cpu() if keep else tensor
+
+    return replaced(tree, is_spread if left is None else lambda value: is_spread(value) and not left(value), gather)
+
+
+def replaced(
+    tree: Any, wanted: Callable[[Any], bool], make: Callable[[Any, tuple[Any, ...]], Any], path: tuple[Any, ...] = ()
+) -> Any:
+    """``tree`` with what ``make`` gives for each ``wanted`` value at its path; what holds none is left as it is."""
+    if wanted(tree):
+        return make(tree, path)
     if isinstance(tree, dict):
-        made = {key: made_whole(value, keep=keep) for key, value in tree.items()}
+        made = {key: replaced(value, wanted, make, (*path, key)) for key, value in tree.items()}
         return tree if all(made[key] is value for key, value in tree.items()) else _like(tree, made)
     if isinstance(tree, list | tuple):
-        items = [made_whole(value, keep=keep) for value in tree]
+        items = [replaced(value, wanted, make, (*path, place)) for place, value in enumerate(tree)]
         same = all(one is other for one, other in zip(items, tree, strict=True))
         return tree if same else type(tree)(items)
     return tree

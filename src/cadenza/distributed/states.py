@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from cadenza.distributed.spread import holds_spread, made_whole
+from cadenza.distributed.spread import holds_spread, made_whole, stays_spread
 from cadenza.distributed.talk import from_main
 from cadenza.ranks import compared, own_part, part_for, saved_size, shared, taken_by, warn_of_move, with_part
 
@@ -32,13 +32,14 @@ def collected(ensemble: Ensemble, run: Run, state: dict[str, Any]) -> dict[str, 
     theirs = from_main(mine)
     parts: list[Any] | None = [None] * ensemble.world.world_size if main else None
     dist.gather_object(None if main else own_part(state, mine, theirs), parts, dst=0)
+    left = stays_spread if ensemble.crew is not None else None
     for name in _WHOLE:
-        state[name] = made_whole(state[name], keep=main)
+        state[name] = made_whole(state[name], keep=main, left=left)
     for callback in run.callbacks:
         if callback.name in state["callbacks"] and holds_spread(state["callbacks"][callback.name]):
             if callback.ranks != "all":
                 raise TypeError(f"{callback.name} keeps weights that are spread over all ranks, but is not on all")
-            state["callbacks"][callback.name] = made_whole(state["callbacks"][callback.name], keep=main)
+            state["callbacks"][callback.name] = made_whole(state["callbacks"][callback.name], keep=main, left=left)
     return {**state, "ranks": parts} if main else state
 
 
@@ -60,14 +61,17 @@ class _Place:
     number: int
 
 
-def hand_out(ensemble: Ensemble, look: Callable[[], Any]) -> Handed | None:
-    """Rank 0 looks for a checkpoint, and all get what it found; if it fails, all do. The store is read once."""
+def hand_out(ensemble: Ensemble, look: Callable[..., Any]) -> Handed | None:
+    """Rank 0 looks for a checkpoint, and all get what it found; if it fails, all do. The store is read once; of a model
+    that is spread what lies in parts is left there, and each process reads its own later."""
     world, found, problem = ensemble.world, None, None
     if world.is_main:
         try:
-            found = look()
+            found = look() if ensemble.crew is None else _looked_together(look)
         except Exception as error:
             problem = error
+    elif ensemble.crew is not None:
+        _sharding().compare_for_main()
     said = from_main(None if problem is None else f"{type(problem).__name__}: {problem}")
     if problem is not None:
         raise problem
@@ -82,9 +86,21 @@ def hand_out(ensemble: Ensemble, look: Callable[[], Any]) -> Handed | None:
         if saved_size(found.state) != world.world_size:
             warn_of_move(found.state, world.world_size)
     common = shared(found.state) if found is not None else None
+    if common is not None and ensemble.crew is not None and _sharding().in_parts(common):
+        common["shards"] = (found.shelf, found.name)  # type: ignore[union-attr]
     mine: list[Any] = [None]
     dist.scatter_object_list(mine, parts, src=0)
     return Handed(with_part(tree_from_main(common, ensemble.place), mine[0]), name)
+
+
+def _looked_together(look: Callable[..., Any]) -> Any:
+    return _sharding().look_together(lambda apart: look(apart=apart))
+
+
+def _sharding() -> Any:
+    from cadenza.distributed import sharding  # it takes long to import, and only FSDP needs it
+
+    return sharding
 
 
 def taken_alone(found: Any) -> Any:

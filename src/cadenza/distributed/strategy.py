@@ -17,6 +17,7 @@ from cadenza.distributed.guard import guarded
 from cadenza.distributed.meeting import meet
 from cadenza.distributed.states import hand_out, taken_alone
 from cadenza.distributed.world import World
+from cadenza.distributed.writing import Crew
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
@@ -31,6 +32,7 @@ class Strategy:
 
     name = "single"
     lockstep = False
+    sharded = False
     timeout = 1800.0
     debug: bool | None = None
 
@@ -46,7 +48,7 @@ class Strategy:
         """Called when a run begins and the module is on its device; sets ``run.model``."""
         return None
 
-    def found(self, training: Training, look: Callable[[], Any]) -> Any:
+    def found(self, training: Training, look: Callable[..., Any]) -> Any:
         """The checkpoint that ``look`` finds, as this process is to take it; None if there is none."""
         return taken_alone(look())
 
@@ -94,9 +96,10 @@ class Together(Strategy):
         if training.ensemble is None:
             lifeline = meet(training.world, training.device, self.timeout)
             training.ensemble = Ensemble(lifeline, training.device, debug=self.debug, lockstep=self.lockstep)
+            training.ensemble.crew = Crew(lifeline, self.timeout) if self.sharded else None
         return training.ensemble
 
-    def found(self, training: Training, look: Callable[[], Any]) -> Any:
+    def found(self, training: Training, look: Callable[..., Any]) -> Any:
         return taken_alone(look()) if training.world.alone else hand_out(self.ensemble(training), look)
 
     def spread(self, run: Run, ensemble: Ensemble) -> None:
