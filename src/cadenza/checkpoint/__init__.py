@@ -27,7 +27,7 @@ Signatures:
   ``retain(keep_last=None, keep_best=0) -> deleted names``; ``set_aside() -> names``;
   ``draft(name, number=None)`` and ``commit(draft, meta)`` for checkpoints that several processes write
 - ``read_at(path, which="last") -> Saved``: of the folder of a checkpoint, of checkpoints, or of an experiment
-- ``Saved``: ``state``, ``meta``, ``name``, ``number``, ``passed_over``
+- ``Saved``: ``state``, ``meta``, ``name``, ``number``, ``passed_over``, ``shelf``
 - ``Writer(shelf, *, keep_last=None, keep_best=0, background=True, on_failure="warn", retries=4, backoff=1.0,
   spill=None)``; ``save(name, state, meta=None)``; ``poll()``, ``wait()``, ``close() -> list[Outcome]``; ``busy``;
   ``problems``; ``estimate(size=None) -> seconds | None``; ``recover() -> Saved | None``
