@@ -93,16 +93,16 @@ def six_callbacks(data: list[Any]) -> float:
 WARMUP = 20
 
 
-def fifteen_by_hand(data: list[Any]) -> float:
+def fifteen_by_hand(data: list[Any], epochs: int) -> float:
     """Clipping, an average, accuracy and a cosine schedule with warm-up, trained and validated."""
     model, optimizer, criterion = small_parts()
     weights = list(model.parameters())
     average = [weight.detach().clone() for weight in weights]
-    total = EPOCHS * len(data)
+    total = epochs * len(data)
 
     def train() -> None:
         step = 0
-        for _ in range(EPOCHS):
+        for _ in range(epochs):
             losses, correct, seen = [], torch.tensor(0), 0
             for inputs, targets in data:
                 ramp = min(1.0, (step + 1) / (WARMUP + 1))
@@ -135,6 +135,7 @@ def fifteen_by_hand(data: list[Any]) -> float:
 
 
 VALIDATED = 20
+"""So many batches are validated at the end of each epoch."""
 DRAWN: list[float] = []
 """Seconds that the figure at the end took, in each training."""
 
@@ -146,7 +147,7 @@ class TimedPlot(HistoryPlot):
         DRAWN.append(timed(lambda: super(TimedPlot, self).after_run(run)))
 
 
-def fifteen_callbacks(data: list[Any]) -> float:
+def fifteen_callbacks(data: list[Any], epochs: int) -> float:
     """Seconds of the training with all of them, without those of the figure at its end, which are in ``DRAWN``."""
     with tempfile.TemporaryDirectory() as folder:
         screen, files = io.StringIO(), Path(folder)
@@ -168,9 +169,18 @@ def fifteen_callbacks(data: list[Any]) -> float:
             TimedPlot(files / "history.png", every="end"),
         ]
         trainer = cadenza.Trainer(*small_parts(), callbacks=callbacks, device="cpu")
-        return timed(lambda: trainer.fit(data, data[:VALIDATED], epochs=EPOCHS)) - DRAWN[-1]
+        return timed(lambda: trainer.fit(data, data[:VALIDATED], epochs=epochs)) - DRAWN[-1]
 
 
-def fifteen_with_plot(data: list[Any]) -> float:
-    """All seconds of the training with the fifteen, the drawing at its end among them."""
-    return fifteen_callbacks(data) + DRAWN[-1]
+def fifteen_ratios(data: list[Any], epochs: int, rounds: int) -> dict[str, list[float]]:
+    """A training with the fifteen against those by hand before and after it, with the drawing and without."""
+    ratios: dict[str, list[float]] = {"fifteen of everyday use": [], "the fifteen, drawing apart": []}
+    fifteen_callbacks(data, 1)
+    before = fifteen_by_hand(data, epochs)
+    for _ in range(rounds):
+        seconds = fifteen_callbacks(data, epochs)
+        after = fifteen_by_hand(data, epochs)
+        for values, own in zip(ratios.values(), (seconds + DRAWN[-1], seconds), strict=True):
+            values.append(own / ((before + after) / 2))
+        before = after
+    return ratios
