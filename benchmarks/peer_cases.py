@@ -176,9 +176,9 @@ def keras(samples: Any, epochs: int, lean: bool) -> float:
     import keras as k
 
     class Nothing(k.callbacks.Callback):  # type: ignore[misc]
-        def on_train_batch_begin(self, *_: Any) -> None: ...
+        def on_train_batch_begin(self, *_: Any, **__: Any) -> None: ...
 
-        def on_train_batch_end(self, *_: Any) -> None: ...
+        def on_train_batch_end(self, *_: Any, **__: Any) -> None: ...
 
     layers = [k.layers.Dense(256, "relu"), k.layers.Dense(256, "relu"), k.layers.Dense(10)]
     model = k.Sequential([k.Input((784,)), *layers])
@@ -288,7 +288,7 @@ PEERS: dict[str, tuple[Callable[[Any, int, bool], float], list[str]]] = {
     "ignite": (ignite, ["pytorch-ignite"]),
     "fastai": (fastai, ["fastai"]),
     "keras": (keras, ["keras"]),
-    "torchtnt": (torchtnt, ["torchtnt"]),
+    "torchtnt": (torchtnt, ["torchtnt", "setuptools<81"]),
     "skorch": (skorch, ["skorch"]),
     "accelerate": (accelerate, ["accelerate"]),
 }

@@ -52,8 +52,8 @@ def overhead() -> str:
         *_overhead_rows(result),
         "",
         f"The hand-written loop took {result['hand_written_us']:.0f} µs a step. A step that does nothing costs "
-        f"{result['dispatch_us']:.2f} µs (aim: at most 4). `from cadenza import Trainer` takes {result['import_share']:.1%} longer "
-        f"than `import torch` alone (aim: at most 15 %). {_drawing(result)}",
+        f"{result['dispatch_us']:.2f} µs (aim: at most 4). `from cadenza import Trainer` takes "
+        f"{result['import_share']:.1%} longer than `import torch` alone (aim: at most 15 %). {_drawing(result)}",
         "",
         _measured(result),
     ]
