@@ -41,14 +41,15 @@ class Duration:
             raise ValueError(f"a duration is a finite number of at least 0, not {self.amount}")
 
     @classmethod
-    def parse(cls, text: str | Duration) -> Duration:
-        """Reads ``"500 steps"``, ``"2 epochs"``, ``"1 batch"``, ``"30 minutes"``."""
+    def parse(cls, text: str | Duration, name: str = "") -> Duration:
+        """Reads ``"500 steps"``, ``"2 epochs"``, ``"1 batch"``, ``"30 minutes"``; ``name`` is what it was given for."""
         if isinstance(text, Duration):
             return text
+        said = f"{name}: {text!r}" if name else repr(text)
         match = _DURATION.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(
-                f'{text!r} is not a duration: write a number and a unit, such as "100 steps" or "30 minutes"'
+                f'{said} is not a duration: write a number and a unit, such as "100 steps" or "30 minutes"'
             )
         number, word = match[1].replace("_", ""), match[2].lower()
         singular = (
@@ -58,17 +59,17 @@ class Duration:
             return cls(float(number) * _SECONDS[singular], "seconds")
         unit = _ALIASES.get(singular, singular + "s")
         if unit not in UNITS:
-            raise ValueError(f"{text!r}: the unit {match[2]!r} is unknown; use {', '.join(UNITS)}, minutes or hours")
+            raise ValueError(f"{said}: the unit {match[2]!r} is unknown; use {', '.join(UNITS)}, minutes or hours")
         if "." in number:
-            raise ValueError(f"{text!r}: {unit} are counted in whole numbers")
+            raise ValueError(f"{said}: {unit} are counted in whole numbers")
         return cls(int(number), unit)
 
     @classmethod
-    def interval(cls, text: str | Duration) -> Duration:
+    def interval(cls, text: str | Duration, name: str = "") -> Duration:
         """A duration that something repeats after, so more than none of it."""
-        duration = cls.parse(text)
+        duration = cls.parse(text, name)
         if duration.amount == 0:
-            raise ValueError(f"{text!r}: an interval must be more than 0 {duration.unit}")
+            raise ValueError(f"{name or text!r}: an interval must be more than 0 {duration.unit}, not {text!r}")
         return duration
 
     def __str__(self) -> str:

@@ -268,10 +268,10 @@ def test_a_failure_is_a_warning_if_asked():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes": "abc"}, "list of names"),
+        ({"classes": "abc"}, "name of each class"),
         ({"normalise": "rows"}, '"true", "predicted", "all" or None'),
-        ({"stages": {"train"}}, '"val" and "test"'),
-        ({"stages": ()}, '"val" and "test"'),
+        ({"stages": {"train"}}, "some of val, test"),
+        ({"stages": ()}, "some of val, test"),
         ({"prepare": 3}, "function of the run"),
         ({"path": "c.png", "stages": ("val", "test")}, "write {stage} in the path"),
         ({"format": "jpg"}, "png, pdf, svg"),

@@ -232,7 +232,7 @@ def test_nothing_is_read_from_the_device(monkeypatch):
         ({"warmup": "linear"}, "constant, threshold, exponential"),
         ({"warmup": "exponential"}, "needs it"),
         ({"steps": 10}, "belongs to"),
-        ({"warmup": "exponential", "steps": 0}, "steps must be at least 1"),
+        ({"warmup": "exponential", "steps": 0}, "steps must be a whole number of at least 1"),
         ({"warmup": "exponential", "steps": 9, "beta": 0}, "beta must be above 0"),
         ({"buffers": "both"}, '"copy" or "average"'),
     ],

@@ -258,10 +258,10 @@ def test_a_prepare_that_raises(loader):
         ({"package": 3}, "package is an object with compute"),
         ({"every": "3 steps"}, "every counts epochs"),
         ({"move": "never"}, 'move is "end" or "batch"'),
-        ({"loader": iter([])}, "loader is gone over in many epochs"),
-        ({"loader": 3}, "loader is gone over in many epochs"),
+        ({"loader": iter([])}, "each time that it is gone over"),
+        ({"loader": 3}, "each time that it is gone over"),
         ({"name": ""}, "name is what the results of a loader are called by"),
-        ({"stages": {"pred"}}, "stages is a set of train, val, test"),
+        ({"stages": {"pred"}}, "stages is some of train, val, test"),
         ({"on_error": None}, 'on_error is "raise" or "warn"'),
     ],
 )

@@ -183,12 +183,12 @@ def test_what_is_not_there_or_leaves_nothing_is_refused():
         ((["a", 3],), "at least one name"),
         (("",), "at least one name"),
         (({"a": "1 epoch"}, "2 epochs"), "a dict says"),
-        ((["a", "b"], ["1 epoch"]), "one for each of the 2 names, not 1"),
+        ((["a", "b"], ["1 epoch"]), "one for each of the 2 names, not .'1 epoch'"),
         (("a", "soon"), "is not a duration"),
     ],
 )
 def test_bad_arguments_are_refused(given, says):
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises((TypeError, ValueError), match=says):
         Freeze(*given)
 
 

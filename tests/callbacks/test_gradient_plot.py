@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from cadenza.callbacks.gradients import SHARES, measure_gradients, quantiles
 from cadenza.testing import tiny_classifier, tiny_loader
 
 from .drawn import Act, Oops, assert_nothing_is_cut, fitted, oops, rendered, size_of, texts, trainer_with
+from .heard import hearing
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -176,25 +176,22 @@ def test_layers_are_chosen_by_patterns_and_frozen_ones_are_left_out(drawn):
     assert any("GradientPlot at before_step" in note for note in caught.value.__notes__)
 
 
-def test_a_step_that_no_epoch_has_is_told_once(caplog):
-    with caplog.at_level(logging.WARNING, "cadenza"):
+def test_a_step_that_no_epoch_has_is_told_once():
+    with hearing() as told:
         fitted(GradientPlot(step=7), epochs=3)
-    assert [record.message for record in caplog.records] == [
-        "GradientPlot: epoch 0 has no step 7 with gradients, it had 3 that could be looked into"
-    ]
+    assert told == ["GradientPlot: epoch 0 has no step 7 with gradients, it had 3 that could be looked into"]
     assert not Path("runs").exists()
 
 
-def test_a_backward_that_steps_by_itself_is_told_too(caplog):
+def test_a_backward_that_steps_by_itself_is_told_too():
     class OwnSteps(MainCallback):
         def on_iter_backward(self, run):
             run.optimizer.zero_grad()
             run.loss.backward()
             run.optimizer.step()
 
-    with caplog.at_level(logging.WARNING, "cadenza"):
+    with pytest.warns(UserWarning, match="it had 0 that could be looked into"):
         fitted(GradientPlot(), OwnSteps(), val=False)
-    assert "it had 0 that could be looked into" in caplog.text
 
 
 def test_it_works_with_lbfgs(drawn):

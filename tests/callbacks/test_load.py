@@ -96,7 +96,7 @@ def test_parts_are_moved_by_their_prefix(old: nn.Module) -> None:
 
 
 def test_what_is_no_source_is_refused() -> None:
-    with pytest.raises(TypeError, match="weights come from a path"):
+    with pytest.raises(TypeError, match="source is a path, a checkpoint"):
         Load(7)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError, match="no file"):
         trainer_of(tiny_classifier(), Load("nowhere.safetensors")).fit(tiny_loader(), epochs=1)

@@ -155,14 +155,13 @@ def test_it_stops_when_the_loss_runs_away() -> None:
     assert all(value <= 2 * min(sweep.smoothed[: i + 1]) for i, value in enumerate(sweep.smoothed[:-1]))
 
 
-def test_a_fit_that_is_too_short_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fit_that_is_too_short_is_told() -> None:
     trainer, _ = training(LRFinder(1e-3, 1, steps=12))
-    trainer.fit(tiny_loader(), epochs=1)
+    with pytest.warns(UserWarning, match="LRFinder made 3 of its 12 steps, up to a rate of 0.00351"):
+        trainer.fit(tiny_loader(), epochs=1)
     assert len(trainer.store["lr_finder"].lrs) == 3
-    assert "LRFinder made 3 of its 12 steps, up to a rate of 0.00351" in caplog.text
-    caplog.clear()
-    trainer.fit(tiny_loader(), steps=12)
-    assert caplog.text == ""
+    trainer.fit(tiny_loader(), steps=12)  # a warning would be an error
+    assert len(trainer.store["lr_finder"].lrs) == 12
 
 
 def test_a_loss_that_is_not_finite_ends_it_and_is_left_out() -> None:
@@ -296,8 +295,8 @@ def test_it_owns_the_learning_rate() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"start": 0}, "both above 0"),
-        ({"start": 1, "end": 1}, "from start up to end"),
+        ({"start": 0}, "numbers above 0"),
+        ({"start": 1, "end": 1}, "start the lower one"),
         ({"steps": 2}, "steps must be a whole number of at least 3"),
         ({"stop_factor": 1}, "stop_factor must be a number above 1 or None"),
         ({"smoothing": 1.0}, "smoothing must be a number from 0"),

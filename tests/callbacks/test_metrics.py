@@ -417,8 +417,8 @@ def test_refusals(arguments, said):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"stages": {"pred"}}, "stages is a set of train, val, test"),
-        ({"stages": ()}, "stages is a set of"),
+        ({"stages": {"pred"}}, "stages is some of train, val, test"),
+        ({"stages": ()}, "stages is some of"),
         ({"on_error": "ignore"}, 'on_error is "raise" or "warn"'),
         ({"prepare": 3}, "prepare is a function"),
     ],

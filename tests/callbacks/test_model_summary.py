@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 
 import pytest
 import torch
@@ -185,15 +186,34 @@ def test_it_speaks_also_if_the_first_batch_is_skipped_or_only_validated():
         assert stream.getvalue().startswith("layer  type    output")
 
 
-def test_a_closed_stdout_does_not_stop_a_training(caplog, monkeypatch):
+def test_a_closed_stdout_does_not_stop_a_training(monkeypatch):
     closed = io.StringIO()
     closed.close()
-    for stream in (closed, None):
-        monkeypatch.setattr(sys, "stdout", closed if stream is closed else None)
-        trainer = made(ModelSummary())
+    monkeypatch.setattr(sys, "stdout", closed)
+    trainer = made(ModelSummary())
+    with pytest.warns(UserWarning, match="ModelSummary could not show its table"):
         trainer.fit(tiny_loader(), epochs=1)
-        assert trainer.clock.steps == 3
+    monkeypatch.setattr(sys, "stdout", None)
+    trainer.fit(tiny_loader(), epochs=1)
+    assert trainer.clock.steps == 6
+
+
+def test_a_closed_stderr_does_not_stop_a_training_either(monkeypatch, caplog):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stdout", closed)
+    monkeypatch.setattr(sys, "stderr", closed)
+    trainer = made(ModelSummary())
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")  # as in a plain script: shown on standard error
+        monkeypatch.setattr(warnings, "showwarning", shown_by_python)
+        trainer.fit(tiny_loader(), epochs=1)
+    assert trainer.clock.steps == 3
     assert "ModelSummary could not show its table" in caplog.text
+
+
+def shown_by_python(message, category, filename, lineno, file=None, line=None):
+    sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 class Refuses(nn.Module):

@@ -105,7 +105,8 @@ def test_it_is_closed_and_written_however_the_run_ends(tmp_path, end):
 def test_a_run_that_is_too_short_writes_nothing(tmp_path):
     look = Profile(start="3 steps", steps=1, path=tmp_path / "trace.json")
     trainer = made(look)
-    trainer.fit(tiny_loader(24), epochs=1)
+    with pytest.warns(UserWarning, match="the fit ended after 3 steps, and its window begins after 3 steps"):
+        trainer.fit(tiny_loader(24), epochs=1)
     trainer.validate(tiny_loader())
     assert not look.done
     assert list(tmp_path.iterdir()) == []

@@ -140,7 +140,7 @@ def test_a_change_that_failed_is_made_in_the_next_fit() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(TypeError, match="change must be a function that takes the run, not str"):
+    with pytest.raises(TypeError, match="change must be a function that takes the run, not 'change'"):
         StageSwitch("1 epoch", "change")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="is not a duration"):
         StageSwitch("soon", print)

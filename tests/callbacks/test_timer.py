@@ -244,9 +244,9 @@ def test_timing_does_not_change_a_bit():
     ("more", "said"),
     [
         ({"every": "1 epoch"}, "every epoch is logged anyway"),
-        ({"spans": ["forwards"]}, "spans are some of fetch, forward"),
-        ({"spans": []}, "spans are some of"),
-        ({"stages": {"pred"}}, "stages is a set of"),
+        ({"spans": ["forwards"]}, "spans is some of fetch, forward"),
+        ({"spans": []}, "spans is some of"),
+        ({"stages": {"pred"}}, "stages is some of"),
         ({"every": "1 step", "stages": {"val"}}, "every is for stretches of training"),
     ],
 )

@@ -402,9 +402,9 @@ def test_a_failure_is_a_warning_if_asked():
     [
         (("pose",), {}, "classification, detection, segmentation"),
         (("classification", 0), {}, "from 1 to 100"),
-        (("classification",), {"classes": "cat"}, "list of names"),
+        (("classification",), {"classes": "cat"}, "name of each class"),
         (("classification",), {"decode": 3}, "decode is a function"),
-        (("classification",), {"stages": {"train"}}, '"val" and "test"'),
+        (("classification",), {"stages": {"train"}}, "some of val, test"),
         (("classification",), {"path": "x.gif"}, "png, pdf, svg"),
         (("classification",), {"on_error": "no"}, '"raise" or "warn"'),
     ],

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import flags
 from cadenza.callbacks.clip import trained_parameters
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Accumulate(Callback):
             raise ValueError(f"n is the number of batches for one step, a whole number of at least 1, not {n!r}")
         if weight not in ("samples", "tokens") and not callable(weight):
             raise ValueError(f'weight is "samples", "tokens" or a function of the run, not {weight!r}')
+        flags(drop_last=drop_last)
         self.n, self.weight, self.drop_last = n, weight, drop_last
         self.capturable = isinstance(weight, str)  # what a function returns may differ from batch to batch
         self.window = Window()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.curves import is_number
+from cadenza.callbacks.arguments import is_number, texts
 from cadenza.callbacks.gradient_stats import in_steps
 from cadenza.clock import Duration
 
@@ -172,12 +172,7 @@ def chosen(model: nn.Module, modules: Modules) -> dict[str, nn.Module]:
 def checked_modules(modules: Modules) -> Modules:
     if modules is None or callable(modules):
         return modules
-    names = [] if isinstance(modules, str) else list(modules)
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(
-            f"modules are a list of names or patterns, a function of name and module, or None: {modules!r}"
-        )
-    return names
+    return texts("modules", modules, "a list of names or patterns, a function of name and module, or None")
 
 
 def checked_near_zero(near_zero: float) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from cadenza.callback import Callback, MainCallback, Order
-from cadenza.callbacks.curves import whole
+from cadenza.callbacks.arguments import flags, whole
 from cadenza.callbacks.snapshot import put_back
 from cadenza.callbacks.trial import main_callback, trainer_beside
 from cadenza.data import length_of
@@ -72,6 +72,9 @@ class BatchSizeFinder(Callback):
         callbacks: Sequence[Callback] = (),
     ) -> None:
         check_search(start, limit, steps)
+        flags(refine=refine)
+        if not isinstance(callbacks, Sequence) or not all(isinstance(one, Callback) for one in callbacks):
+            raise TypeError(f"callbacks is a list of those that play in the trials, not {callbacks!r}")
         self.start, self.limit, self.steps, self.refine = start, limit, steps, refine
         self.callbacks = tuple(callbacks)
         self.batch_size: int | None = None

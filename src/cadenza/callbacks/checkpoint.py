@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
+from cadenza.callbacks.arguments import flags, path, text, texts, whole
+from cadenza.callbacks.faults import warn
 from cadenza.clock import Cadence, Duration
 from cadenza.preemption import Preempted, Warnings
 from cadenza.state import collect, crew_of
@@ -69,12 +71,15 @@ class Checkpoint(Callback):
         on_failure: str = "warn",
         replace: bool = False,
     ) -> None:
-        self.every = None if every is None else Duration.interval(every)
+        self.every = None if every is None else Duration.interval(every, "every")
         if self.every is not None and self.every.unit not in ("epochs", "steps", "seconds"):
             raise ValueError(f"every counts epochs, steps or time, not {self.every.unit}: {every!r}")
-        for name, count, least in (("keep_last", keep_last, 1), ("keep_best", keep_best, 0)):
-            if not isinstance(count, int) or isinstance(count, bool) or count < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {count!r}")
+        whole("keep_last", keep_last, 1)
+        whole("keep_best", keep_best, 0)
+        flags(background=background, final=final, replace=replace)
+        path("to", to, "a folder, an address such as s3://bucket/name, or None")
+        if monitor is not None:
+            text("monitor", monitor, 'the name of a metric, such as "val/loss", or None')
         if mode not in (None, "min", "max"):
             raise ValueError(f'mode is "min" or "max", not {mode!r}')
         if on_failure not in ("warn", "raise"):
@@ -82,10 +87,11 @@ class Checkpoint(Callback):
         self.keep_last, self.keep_best, self.monitor, self.mode = keep_last, keep_best, monitor, mode
         self.to, self.background, self.final, self.on_failure = to, background, final, on_failure
         self.replace = replace
-        self.grace = None if grace is None else Duration.parse(grace)
+        self.grace = None if grace is None else Duration.parse(grace, "grace")
         if self.grace is not None and self.grace.unit != "seconds":
             raise ValueError(f'grace is a time such as "30 seconds", not {grace!r}')
-        self.warnings, self.id, self._pending = Warnings(signals), "", False
+        self.warnings = Warnings(texts("signals", signals, 'a list of names such as "SIGTERM"', least=0))
+        self.id, self._pending, self._warned = "", False, False
         self._writer: Writer | None = None
         self._helper: Writer | None = None
         self._by_epoch: Cadence | None = None
@@ -146,7 +152,7 @@ class Checkpoint(Callback):
         writer = self._make_writer(run.experiment)
         self._refuse_others(writer.shelf)
         self.id = self.id or uuid.uuid4().hex
-        self._writer = writer
+        self._writer, self._warned = writer, False
 
     def _begin_cadence(self, run: Run) -> None:
         cadence = None if self.every is None else Cadence(self.every, run.clock)
@@ -172,7 +178,16 @@ class Checkpoint(Callback):
 
     def _tell(self, run: Run, outcomes: Iterable[Outcome]) -> None:
         self._pending = False
-        run.tell_saved(outcome.name for outcome in outcomes if outcome.name is not None)
+        done = list(outcomes)
+        self._warn(outcome.problem for outcome in done if outcome.problem is not None)
+        run.tell_saved(outcome.name for outcome in done if outcome.name is not None)
+
+    def _warn(self, problems: Iterable[str]) -> None:
+        """Tells of the first save of a run that failed; each was logged when it did."""
+        for problem in problems:
+            if not self._warned:
+                self._warned = True
+                warn(problem)
 
     def after_epoch(self, run: Run) -> None:
         due = self._is_due(run, self._by_epoch)
@@ -292,8 +307,7 @@ class Checkpoint(Callback):
         closing, self._writer, self._helper = (self._helper, self._writer), None, None
         for writer in filter(None, closing):
             writer.close()
-            for problem in writer.problems:
-                log.warning("%s", problem)
+            self._warn(writer.problems)
 
     # State ----------------------------------------------------------------------------------------------------------
 

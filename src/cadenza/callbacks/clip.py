@@ -11,7 +11,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 from torch.optim import Optimizer
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.curves import is_number
+from cadenza.callbacks.arguments import is_number, positive
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -48,6 +48,8 @@ class GradientClip(Callback):
         log: bool | str = False,
     ) -> None:
         _check_bounds(norm, value, norm_type)
+        if not isinstance(log, bool | str) or log == "":
+            raise TypeError(f"log is True, False or the name that the norm is logged under, not {log!r}")
         self.norm, self.value, self.norm_type = norm, value, norm_type
         self.log = "train/grad_norm" if log is True else log or None
         self.capturable = self.log is None  # a row of the history is written on the host
@@ -115,8 +117,9 @@ def trained_parameters(optimizers: Iterable[Optimizer]) -> list[Tensor]:
 
 def _check_bounds(norm: float | None, value: float | None, norm_type: float) -> None:
     if (norm is None) == (value is None):
-        raise ValueError("give exactly one of norm and value, such as norm=1.0")
-    for name, bound in (("norm", norm), ("value", value), ("norm_type", norm_type)):
-        meant = is_number(bound) or (name == "norm_type" and bound == math.inf)
-        if bound is not None and not (meant and bound > 0):
-            raise ValueError(f"{name} must be a finite number above 0, not {bound!r}")
+        raise ValueError(f"give exactly one of norm and value, such as norm=1.0, not norm={norm!r} and value={value!r}")
+    for name, bound in (("norm", norm), ("value", value)):
+        if bound is not None:
+            positive(name, bound)
+    if not (is_number(norm_type) or norm_type == math.inf) or norm_type <= 0:
+        raise ValueError(f"norm_type must be a number above 0 or infinity, not {norm_type!r}")

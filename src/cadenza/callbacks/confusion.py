@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import function, labels, some_of
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.figures import checked_format, keep_figure, new_figure, plain, write_figure
 from cadenza.callbacks.folders import place_for
@@ -80,18 +81,15 @@ class ConfusionMatrix(Callback, Faults):
         on_error: str = "raise",
     ) -> None:
         self.format = checked_format(path, format, self.name)
-        if isinstance(classes, str):
-            raise ValueError(f"{self.name}: classes is a list of names, not {classes!r}")
-        if normalise not in NORMALISED:
+        if not isinstance(normalise, str | None) or normalise not in NORMALISED:
             raise ValueError(f'{self.name}: normalise is "true", "predicted", "all" or None, not {normalise!r}')
-        if prepare is not None and not callable(prepare):
-            raise TypeError(f"{self.name}: prepare is a function of the run, not {prepare!r}")
-        self.stages = frozenset({stages} if isinstance(stages, str) else stages)
-        if not self.stages or not self.stages <= {"val", "test"}:
-            raise ValueError(f'{self.name}: stages is some of "val" and "test", not {stages!r}')
+        function(f"{self.name}: prepare", prepare)
+        self.stages = some_of(f"{self.name}: stages", stages, ("val", "test"))
+        if not isinstance(ignore, int) or isinstance(ignore, bool):
+            raise ValueError(f"{self.name}: ignore is the class that is left out, a whole number, not {ignore!r}")
         if path is not None and len(self.stages) > 1 and "{stage}" not in os.fspath(path):
             raise ValueError(f"{self.name}: two stages need two files; write {{stage}} in the path")
-        self.classes = None if classes is None else [str(name) for name in classes]
+        self.classes = None if classes is None else labels(f"{self.name}: classes", classes)
         self.normalise, self.ignore, self.prepare, self.path = normalise, ignore, prepare, path
         self._check_on_error(on_error)
         self._counts: Tensor | None = None

@@ -11,8 +11,9 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import is_number
+from cadenza.callbacks.arguments import stream as stream_or_none
 from cadenza.callbacks.costs import Costs, MeasuredBatch, Meter
-from cadenza.callbacks.curves import is_number
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.folders import checked_path, place_for, write_whole
 from cadenza.callbacks.host_waits import HostWaits
@@ -87,6 +88,7 @@ class CostLedger(Faults, Callback):
             raise ValueError(f"every is a whole number of batches of at least 1, not {every!r}")
         if budget is not None and (not is_number(budget) or not 0 < budget <= 1):
             raise ValueError(f"budget is a share above 0 and up to 1, or None, not {budget!r}")
+        stream_or_none("stream", stream)
         self._check_on_error(on_error)
         self.every, self.budget, self.stream = every, budget, stream
         self.path = checked_path(path, self.name)

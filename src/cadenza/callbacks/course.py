@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from cadenza.callbacks.curves import COUNT, PROGRESS, is_number, ratio
+from cadenza.callbacks.arguments import is_number, ratio
+from cadenza.callbacks.curves import COUNT, PROGRESS
 from cadenza.clock import Duration
 from cadenza.data import length_of
 
@@ -43,8 +44,10 @@ class Course:
 
     @classmethod
     def read(cls, of: str, placing: Placing) -> Course:
-        cadence = placing.get("cadence") or ("step" if of == PROGRESS else None)
-        if cadence not in UNIT:
+        cadence = placing.get("cadence")
+        if cadence is None and of == PROGRESS:
+            cadence = "step"
+        if not isinstance(cadence, str) or cadence not in UNIT:
             raise ValueError(f'cadence is "step" or "epoch": say which one the schedule counts, not {cadence!r}')
         warmup, cooldown = _duration("warmup", placing.get("warmup")), _duration("cooldown", placing.get("cooldown"))
         length = _duration("length", placing.get("length"))
@@ -52,12 +55,12 @@ class Course:
         if start is not None:
             ratio("warmup_from", start)
             if warmup is None:
-                raise ValueError('warmup_from needs a warmup, such as warmup="500 steps"')
+                raise ValueError(f'warmup_from={start!r} needs a warmup, such as warmup="500 steps"')
         if end is not None:
             if not is_number(end) or end < 0:
                 raise ValueError(f"cooldown_to must be a number of at least 0, not {end!r}")
             if cooldown is None:
-                raise ValueError('cooldown_to needs a cooldown, such as cooldown="1 epoch"')
+                raise ValueError(f'cooldown_to={end!r} needs a cooldown, such as cooldown="1 epoch"')
         if length is not None and of == COUNT and cooldown is None:
             raise ValueError("this schedule goes by a count, not by a length: length needs a cooldown as well")
         return cls(of, cadence, warmup, start, cooldown, end, length)
@@ -169,7 +172,7 @@ class Timetable:
 def _duration(name: str, text: str | Duration | None) -> Duration | None:
     if text is None:
         return None
-    duration = Duration.interval(text) if name == "length" else Duration.parse(text)
+    duration = Duration.interval(text, name) if name == "length" else Duration.parse(text, name)
     if duration.unit not in ("steps", "epochs"):
         raise ValueError(f'{name} is given in steps or epochs, such as "500 steps" or "2 epochs", not {text!r}')
     return duration if duration.amount else None

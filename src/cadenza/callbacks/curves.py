@@ -12,6 +12,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cadenza.callbacks.arguments import below_one, is_number, is_whole, positive, ratio, whole
+
 PROGRESS, COUNT = "progress", "count"
 
 
@@ -85,8 +87,8 @@ class MultiStep(Curve):
     def __post_init__(self) -> None:
         if not isinstance(self.milestones, Sequence) or isinstance(self.milestones, str) or not self.milestones:
             raise ValueError(f"milestones is a list of whole numbers, not {self.milestones!r}")
-        for milestone in self.milestones:
-            whole("a milestone", milestone, 1)
+        if not all(is_whole(milestone, 1) for milestone in self.milestones):
+            raise ValueError(f"milestones are whole numbers of at least 1, not {self.milestones!r}")
         object.__setattr__(self, "milestones", tuple(sorted(self.milestones)))
         positive("gamma", self.gamma)
 
@@ -181,12 +183,12 @@ class OneCycle(Curve):
         positive("div_factor", self.div_factor)
         positive("final_div_factor", self.final_div_factor)
         if self.cycled is not None:
-            if not isinstance(self.cycled, Sequence) or len(self.cycled) != 2:
+            pair = isinstance(self.cycled, Sequence) and len(self.cycled) == 2
+            if not pair or not all(is_number(value) and 0 <= value < 1 for value in self.cycled):
                 raise ValueError(
-                    f"momentum is its outer and its inner value, such as (0.95, 0.85), not {self.cycled!r}"
+                    "momentum is its outer and its inner value, each from 0 up to, but not including, 1, such as "
+                    f"(0.95, 0.85), or None, not {self.cycled!r}"
                 )
-            for value in self.cycled:
-                below_one("a momentum", value)
             object.__setattr__(self, "cycled", tuple(self.cycled))
 
     def __call__(self, x: float) -> float:
@@ -214,9 +216,9 @@ class Function(Curve):
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise TypeError(f"a curve is a function of one number, not {self.function!r}")
+            raise TypeError(f"function is a function of one number that gives one, not {self.function!r}")
         if self.of not in (PROGRESS, COUNT):
-            raise ValueError(f'a curve is a function of "progress" or of "count", not of {self.of!r}')
+            raise ValueError(f'of says what the function is one of: "progress" or "count", not {self.of!r}')
 
     def __call__(self, x: float) -> float:
         value = float(self.function(x))
@@ -226,30 +228,3 @@ class Function(Curve):
 
     def words(self) -> str:
         return f"{getattr(self.function, '__name__', type(self.function).__name__)} of the {self.of}"
-
-
-# What is refused ----------------------------------------------------------------------------------------------------
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-
-
-def positive(name: str, value: float) -> None:
-    if not is_number(value) or value <= 0:
-        raise ValueError(f"{name} must be a number above 0, not {value!r}")
-
-
-def ratio(name: str, value: float) -> None:
-    if not is_number(value) or not 0 <= value <= 1:
-        raise ValueError(f"{name} must be a number from 0 to 1, not {value!r}")
-
-
-def below_one(name: str, value: float) -> None:
-    if not is_number(value) or not 0 <= value < 1:
-        raise ValueError(f"{name} must be a number from 0 up to, but not including, 1, not {value!r}")

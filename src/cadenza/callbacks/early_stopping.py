@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.curves import is_number
+from cadenza.callbacks.arguments import flags, is_number, whole
 from cadenza.frames import Pass
 from cadenza.history import Row, unknown_metric
 from cadenza.points import STAGES
@@ -98,8 +98,8 @@ class EarlyStopping(Callback):
         for name, bound in (("threshold", threshold), ("divergence", divergence)):
             if bound is not None and not is_number(bound):
                 raise ValueError(f"{name} is a finite number that the metric is compared with, or None, not {bound!r}")
-        if divergence_patience is None:
-            raise ValueError("divergence_patience is a whole number of at least 1, not None")
+        whole("divergence_patience", divergence_patience, 1)
+        flags(check_finite=check_finite)
         self.monitor, self.mode = monitor, mode
         self.threshold, self.divergence, self.check_finite = threshold, divergence, check_finite
         chosen = mode if mode is not None else infer_mode(monitor)

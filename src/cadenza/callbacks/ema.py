@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.curves import is_number
+from cadenza.callbacks.arguments import flags, is_number, whole
 from cadenza.callbacks.weights import (
     averaged_names,
     copied,
@@ -70,6 +70,7 @@ class EMA(Callback):
         keep: bool = False,
     ) -> None:
         _check_arguments(decay, warmup, steps, beta, buffers)
+        flags(evaluate=evaluate, keep=keep)
         self.decay, self.warmup, self.steps, self.beta = decay, warmup, steps, beta
         self.buffers, self.evaluate, self.keep = buffers, evaluate, keep
         self.owns = frozenset({"final weights"} if keep else ())
@@ -171,9 +172,11 @@ def _check_arguments(decay: float, warmup: str, steps: int | None, beta: float, 
     if warmup not in WARMUPS:
         raise ValueError(f"warmup is one of {', '.join(WARMUPS)}, not {warmup!r}")
     if (warmup == "exponential") != (steps is not None):
-        raise ValueError("steps, the number of steps you plan, belongs to warmup='exponential', which needs it")
-    if steps is not None and (not is_number(steps) or steps < 1):
-        raise ValueError(f"steps must be at least 1, not {steps!r}")
+        raise ValueError(
+            f"steps, the number of steps you plan, belongs to warmup='exponential', which needs it, not {steps!r}"
+        )
+    if steps is not None:
+        whole("steps", steps, 1)
     if not is_number(beta) or not beta > 0:
         raise ValueError(f"beta must be above 0 and finite, not {beta!r}")
     if buffers not in ("copy", "average"):

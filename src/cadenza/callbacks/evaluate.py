@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback
+from cadenza.callbacks.arguments import loader as loader_or_none
 from cadenza.callbacks.pass_measure import PassMeasure, Prepare, Value
 from cadenza.callbacks.results import ClassificationResults, named_results
 from cadenza.clock import Duration
@@ -68,13 +69,12 @@ class Evaluate(PassMeasure, Callback):
         super().__init__(stages, prepare, on_error)
         if isinstance(package, type) or not callable(getattr(package, "compute", None)):
             raise TypeError(f"package is an object with compute(predictions, targets), not {package!r}")
-        self.every = Duration.interval(every)
+        self.every = Duration.interval(every, "every")
         if self.every.unit != "epochs":
             raise ValueError(f'every counts epochs, such as "2 epochs", not {self.every.unit}')
         if move not in ("end", "batch"):
             raise ValueError(f'move is "end" or "batch", not {move!r}')
-        if loader is not None and (not hasattr(loader, "__iter__") or isinstance(loader, Iterator)):
-            raise TypeError(f"loader is gone over in many epochs, such as a DataLoader, not {type(loader).__name__}")
+        loader_or_none("loader", loader)
         if not isinstance(name, str) or not name:
             raise ValueError(f"name is what the results of a loader are called by, not {name!r}")
         self.package, self.loader, self.prefix, self.move = package, loader, f"{name}/", move

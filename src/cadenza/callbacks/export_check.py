@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.curves import is_number
+from cadenza.callbacks.arguments import flags, is_number
 from cadenza.callbacks.export import Call, ExportResult, call_of, check_export, missing_packages
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.folders import checked_path, place_for
@@ -75,6 +75,7 @@ class ExportCheck(Callback, Faults):
             raise ValueError(f"{self.name}: path says where the file is kept; it goes with keep=True")
         if missing := missing_packages():
             raise ImportError(f"{self.name} needs {', '.join(missing)}: pip install {' '.join(missing)}")
+        flags(dynamic_batch=dynamic_batch, keep=keep)
         self.when, self.rtol, self.atol, self.dynamic_batch = when, rtol, atol, dynamic_batch
         self.inputs, self.keep, self.path = inputs, keep, path
         self._check_on_error(on_error)

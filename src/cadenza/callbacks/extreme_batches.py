@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order, infer_mode
+from cadenza.callbacks.arguments import flags, some_of
 from cadenza.history import as_scalar, read, unknown_metric
 from cadenza.points import STAGES
 
@@ -74,12 +75,13 @@ class ExtremeBatches(Callback):
         outputs: bool = False,
         read_every: int = 16,
     ) -> None:
-        if keep not in _KEEP:
+        if not isinstance(keep, str) or keep not in _KEEP:
             raise ValueError(f'keep is "worst", "best" or "both", not {keep!r}')
         if mode not in (None, "min", "max"):
             raise ValueError(f'mode is "min" or "max", not {mode!r}')
         if not isinstance(read_every, int) or isinstance(read_every, bool) or read_every < 1:
             raise ValueError(f"read_every is a whole number of at least 1, not {read_every!r}")
+        flags(outputs=outputs)
         self.by, self.keep, self.outputs, self.read_every = by, keep, outputs, read_every
         self.mode = _mode(by, mode)
         self.stages = _stages(stages, by)
@@ -265,9 +267,7 @@ def _mode(by: Any, mode: str | None) -> str:
 
 
 def _stages(stages: Iterable[str], by: Any) -> frozenset[str]:
-    chosen = frozenset({stages} if isinstance(stages, str) else stages)
-    if not chosen or not chosen <= set(STAGES):
-        raise ValueError(f"stages are some of {', '.join(STAGES)}, not {stages!r}")
+    chosen = some_of("stages", stages, STAGES)
     if by == "loss" and "pred" in chosen:
         raise ValueError("a prediction has no loss: give by=, a function of the run, for the stage pred")
     return chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import warnings
 import weakref
 from collections.abc import Callable
@@ -11,7 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 if TYPE_CHECKING:
     from cadenza.run import Run
 
+log = logging.getLogger("cadenza")
 Player = TypeVar("Player", bound="Callable[[Any, Run], None]")
+
+
+def warn(said: str) -> None:
+    """Warns, so that who has set up no logging sees it; where warnings cannot be shown any more, it is logged."""
+    try:
+        warnings.warn(said, stacklevel=3)
+    except (OSError, ValueError):  # standard error is closed, which must not end a training
+        log.warning("%s", said)
 
 
 class Faults:
@@ -44,8 +54,6 @@ def tolerant(play: Player) -> Player:
             self._off = weakref.ref(run)
             if self.on_error == "raise":
                 raise
-            warnings.warn(
-                f"{self.name} is switched off, the run goes on: {type(error).__name__}: {error}", stacklevel=2
-            )
+            warn(f"{self.name} is switched off, the run goes on: {type(error).__name__}: {error}")
 
     return cast(Player, play_or_rest)

@@ -30,7 +30,7 @@ def checked_format(path: str | os.PathLike[str] | None, format: str | None, who:
     suffix = Path(path).suffix.removeprefix(".").lower() if path is not None else None
     for found in (suffix, format):
         if found is not None and found not in FORMATS:
-            raise ValueError(f"{who}: a figure is written as {', '.join(FORMATS)}, not {found!r}")
+            raise ValueError(f"{who}: the end of path or else format is {', '.join(FORMATS)}, not {found!r}: {path!r}")
     if suffix is not None and format not in (None, suffix):
         raise ValueError(f"{who}: path ends in .{suffix}, but format is {format!r}; leave one of them out")
     return suffix or format or "png"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from torch import nn
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import texts
 from cadenza.clock import Duration
 
 if TYPE_CHECKING:
@@ -117,6 +118,9 @@ def unknown_part(module: nn.Module, name: str) -> str:
     return f"the model has no parameter in {name!r}{f'; did you mean {near[0]!r}?' if near else '.'} Its parts: {parts}"
 
 
+_MODULES = "at least one name of a submodule or parameter, or a dict from names to durations"
+
+
 def _durations(
     modules: str | Sequence[str] | Mapping[str, str | Duration | None],
     until: str | Duration | Sequence[str | Duration | None] | None,
@@ -126,11 +130,15 @@ def _durations(
             raise ValueError("a dict says for each name until when; until is for a list of names")
         pairs = list(modules.items())
     else:
-        names = [modules] if isinstance(modules, str) else list(modules)
+        names = [modules] if isinstance(modules, str) else texts("modules", modules, _MODULES)
         ends = list(until) if isinstance(until, Sequence) and not isinstance(until, str) else [until] * len(names)
         if len(ends) != len(names):
-            raise ValueError(f"until must be one duration, or one for each of the {len(names)} names, not {len(ends)}")
+            raise ValueError(f"until must be one duration, or one for each of the {len(names)} names, not {until!r}")
         pairs = list(zip(names, ends, strict=True))
     if not pairs or not all(isinstance(name, str) and name for name, _ in pairs):
-        raise ValueError(f"modules must be at least one name of a submodule or parameter, not {modules!r}")
-    return {name: None if end is None else Duration.parse(end) for name, end in pairs}
+        raise ValueError(f"modules is {_MODULES}, not {modules!r}")
+    for _, end in pairs:
+        if not isinstance(end, str | Duration | None):
+            meant = 'a duration such as "3 epochs", None, or a list with one of these for each name'
+            raise TypeError(f"until is {meant}, not {end if until is None else until!r}")
+    return {name: None if end is None else Duration.parse(end, "until") for name, end in pairs}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import flags, texts
 from cadenza.callbacks.freeze import freeze, unknown_part
 from cadenza.callbacks.precise_batchnorm import has_statistics
 from cadenza.clock import Duration
@@ -39,10 +40,9 @@ class FreezeBatchNorm(Callback):
     def __init__(
         self, start: str | Duration = "0 epochs", *, affine: bool = False, modules: Sequence[str] | None = None
     ) -> None:
-        if isinstance(modules, str):
-            raise TypeError(f"modules is a list of names, not a text: [{modules!r}]")
-        self.start, self.affine = Duration.parse(start), affine
-        self.modules = None if modules is None else list(modules)
+        flags(affine=affine)
+        self.start, self.affine = Duration.parse(start, "start"), affine
+        self.modules = None if modules is None else texts("modules", modules, "a list of names of submodules, or None")
 
     def explain(self) -> str:
         what = "statistics, weight and bias" if self.affine else "statistics"

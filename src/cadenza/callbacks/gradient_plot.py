@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -10,7 +9,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant
+from cadenza.callbacks.arguments import texts
+from cadenza.callbacks.faults import Faults, tolerant, warn
 from cadenza.callbacks.figures import checked_format, keep_figure, label_plainly, new_figure, plain, write_figure
 from cadenza.callbacks.folders import place_for
 from cadenza.callbacks.gradients import Measured, Spread, measure_gradients
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from cadenza.run import Run
 
-log = logging.getLogger("cadenza")
 _MOST = 60
 """So many layers are drawn at most, chosen evenly; who has more names those to see."""
 
@@ -80,10 +79,9 @@ class GradientPlot(Callback, Faults):
             raise ValueError(f"{self.name}: step is a whole number of at least 0, not {step!r}")
         if kind not in ("box", "histogram"):
             raise ValueError(f'{self.name}: kind is "box" or "histogram", not {kind!r}')
-        if isinstance(layers, str):
-            raise TypeError(f'{self.name}: layers is a list such as ["*.weight"], not {layers!r}')
         self.path, self.step, self.kind = path, step, kind
-        self.layers = None if layers is None else tuple(layers)
+        meant = 'a list of names or patterns such as ["*.weight"], or None'
+        self.layers = None if layers is None else tuple(texts(f"{self.name}: layers", layers, meant))
         self._check_on_error(on_error)
         self._forget()
         self._warned = False
@@ -118,7 +116,7 @@ class GradientPlot(Callback, Faults):
         elif not self._warned and run.stop_reason is None:
             self._warned = True
             had = f"it had {self._steps} that could be looked into"
-            log.warning("%s: epoch %d has no step %d with gradients, %s", self.name, run.epoch, self.step, had)
+            warn(f"{self.name}: epoch {run.epoch} has no step {self.step} with gradients, {had}")
         self._forget()
 
     def close(self) -> None:

@@ -152,7 +152,7 @@ def _together(several: list[_Moments]) -> dict[str, Tensor]:
 
 def in_steps(every: str | Duration) -> Duration:
     """An interval that counts steps; anything else is refused."""
-    interval = Duration.interval(every)
+    interval = Duration.interval(every, "every")
     if interval.unit != "steps":
         raise ValueError(f'every counts steps, such as "50 steps", not {interval.unit}: {every!r}')
     return interval

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant
+from cadenza.callbacks.faults import Faults, tolerant, warn
 from cadenza.callbacks.folders import checked_path, place_for
 from cadenza.callbacks.tables import FORMATS, Table
 from cadenza.history import Row, read
@@ -69,8 +69,9 @@ class HistoryFile(Callback, Faults):
         checked_path(path, self.name)
         ending = None if path is None else Path(path).suffix.removeprefix(".").lower()
         for found in (ending, format):
-            if found is not None and found not in FORMATS:
-                raise ValueError(f"{self.name}: a history is written as {', '.join(FORMATS)}, not {found!r}")
+            if found is not None and (not isinstance(found, str) or found not in FORMATS):
+                known = ", ".join(FORMATS)
+                raise ValueError(f"{self.name}: the end of path or else format is {known}, not {found!r}: {path!r}")
         if ending is not None and format not in (None, ending):
             raise ValueError(f"{self.name}: path ends in .{ending}, but format is {format!r}; leave one of them out")
         if rows not in ("epoch", "iter", "all"):
@@ -120,7 +121,7 @@ class HistoryFile(Callback, Faults):
         try:
             self._flush(run)
         except Exception as error:  # after a failure of the device its values cannot be read any more
-            log.warning("%s could not write the last %d rows: %s", self.name, len(self._waiting), error)
+            warn(f"{self.name} could not write the last {len(self._waiting)} rows: {error}")
 
     def close(self) -> None:
         self._forget()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-import warnings
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.faults import Faults, tolerant
+from cadenza.callbacks.arguments import texts
+from cadenza.callbacks.faults import Faults, tolerant, warn
 from cadenza.callbacks.figures import (
     checked_format,
     fix_layout,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from cadenza.run import Run
 
-log = logging.getLogger("cadenza")
 _COLOURS = {"train": "C0", "val": "C1", "test": "C2", "": "C4"}
 _LINES = ("-", "--", ":", "-.")
 _MOST = 24
@@ -128,7 +126,7 @@ class HistoryPlot(Callback, Faults):
             try:
                 self._draw(run)
             except Exception as error:  # after a failure of the device its values cannot be read any more
-                log.warning("%s could not draw the last epochs: %s", self.name, error)
+                warn(f"{self.name} could not draw the last epochs: {error}")
 
     def _draw(self, run: Run) -> None:
         measured = sum(len(row) for row in run.history.rows)
@@ -145,14 +143,11 @@ class HistoryPlot(Callback, Faults):
         for name in (*(self.metrics or ()), *([self.mark] if self.mark else [])):
             if len(history) and not any(fnmatchcase(known, name) for known in history.names()):
                 known_ones = unknown_metric(name, history.names())
-                warnings.warn(f"{self.name} was to draw it, but there is {known_ones}", stacklevel=2)
+                warn(f"{self.name} was to draw it, but there is {known_ones}")
 
 
 def _names(names: Iterable[str], what: str) -> tuple[str, ...]:
-    found = None if isinstance(names, str) else tuple(names)
-    if found is None or not all(isinstance(name, str) and name for name in found):
-        raise TypeError(f"{what} is a list of names, not {names!r}")
-    return found
+    return tuple(texts(what, names, "a list of names", least=0))
 
 
 # The figure ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import flags, text
 from cadenza.checkpoint import Report, Saved, Shelf, load_into, load_weights
 
 if TYPE_CHECKING:
@@ -54,7 +55,16 @@ class Load(Callback):
         what: str = "model",
     ) -> None:
         if not isinstance(source, str | Path | Shelf | Saved | Mapping):
-            raise TypeError(f"weights come from a path, a checkpoint or a dict of tensors, not from {source!r}")
+            raise TypeError(f"source is a path, a checkpoint or a dict of tensors, not {source!r}")
+        if source == "":
+            raise ValueError("source is the path of a file or a folder, not ''")
+        flags(strict=strict)
+        if prefix is not None and not isinstance(prefix, str | Mapping):
+            raise TypeError(
+                f"prefix is the beginning of names to take off, a dict from old to new, or None, not {prefix!r}"
+            )
+        text("which", which, 'the checkpoint to take, "last", "best" or its name')
+        text("what", what, 'the part of a checkpoint to take, such as "model"')
         self.source = source
         self.strict = strict
         self.prefix = prefix

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.curves import is_number, whole
+from cadenza.callbacks.arguments import is_number, whole
+from cadenza.callbacks.faults import warn
 from cadenza.callbacks.param_groups import set_lr
 from cadenza.callbacks.snapshot import Snapshot
 from cadenza.callbacks.trial import main_callback, trainer_beside
@@ -18,8 +18,6 @@ from cadenza.registration import CallbackError
 if TYPE_CHECKING:
     from cadenza.run import Run
     from cadenza.trainer import Trainer
-
-log = logging.getLogger("cadenza")
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class LRFinder(Callback):
         smoothing: float = 0.9,
     ) -> None:
         if not is_number(start) or not is_number(end) or not 0 < start < end:
-            raise ValueError(f"the sweep goes from start up to end, both above 0, not from {start!r} to {end!r}")
+            raise ValueError(f"start and end are numbers above 0, start the lower one, not {start!r} and {end!r}")
         whole("steps", steps, 3)
         if stop_factor is not None and (not is_number(stop_factor) or stop_factor <= 1):
             raise ValueError(f"stop_factor must be a number above 1 or None, not {stop_factor!r}")
@@ -181,14 +179,10 @@ class LRFinder(Callback):
 
     def _tell_if_short(self, run: Run) -> None:
         if self._snapshot is not None and run.stop_reason is None:
-            log.warning(
-                "%s made %d of its %d steps, up to a rate of %g: the fit was too short; fit(steps=%d) is enough",
-                self.name,
-                self._made,
-                self.steps,
-                self._lr(max(self._made - 1, 0)),
-                self.steps,
+            reached = (
+                f"made {self._made} of its {self.steps} steps, up to a rate of {self._lr(max(self._made - 1, 0)):g}"
             )
+            warn(f"{self.name} {reached}: the fit was too short; fit(steps={self.steps}) is enough")
 
     def _lr(self, index: int) -> float:
         return float(self.start * (self.end / self.start) ** (min(index, self.steps - 1) / (self.steps - 1)))

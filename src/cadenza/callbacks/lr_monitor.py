@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import flags
 from cadenza.clock import Cadence, Duration
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class LRMonitor(Callback):
     """After the schedules, which set the rates at the same point."""
 
     def __init__(self, every: str | Duration = "1 epoch", *, momentum: bool = True) -> None:
-        self.every, self.momentum = Duration.interval(every), momentum
+        flags(momentum=momentum)
+        self.every, self.momentum = Duration.interval(every, "every"), momentum
         self._used: dict[str, float | Tensor] = {}
         self._cadence: Cadence | None = None
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import flags
 from cadenza.clock import Cadence, Duration
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class MemoryMonitor(Callback):
     order = Order.MEASURE
 
     def __init__(self, every: str | Duration = "1 epoch", *, reset: bool = True) -> None:
-        self.every, self.reset = Duration.interval(every), reset
+        flags(reset=reset)
+        self.every, self.reset = Duration.interval(every, "every"), reset
         self._cadence: Cadence | None = None
 
     @classmethod

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order, overrides
-from cadenza.callbacks.curves import is_number
+from cadenza.callbacks.arguments import is_number
 from cadenza.callbacks.draws import Draws
 from cadenza.data.batch import describe
 

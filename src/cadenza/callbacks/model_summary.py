@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from cadenza.callback import Callback, MainCallback, Order
+from cadenza.callbacks.arguments import stream as stream_or_none
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.text_table import tell, text_table
 from cadenza.data import to_device
@@ -101,6 +102,7 @@ class ModelSummary(Faults, Callback):
 
     def __init__(self, *, stream: TextIO | None = None, on_error: str = "raise") -> None:
         self._check_on_error(on_error)
+        stream_or_none("stream", stream)
         self.stream = stream
         self.summary: Summary | None = None
 

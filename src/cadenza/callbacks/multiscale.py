@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import flags, is_number
 from cadenza.callbacks.draws import Draws
 from cadenza.clock import Duration
 from cadenza.data.batch import describe
@@ -92,17 +92,19 @@ class Multiscale(Callback):
         seed: int | None = None,
     ) -> None:
         if (scales is None) == (between is None):
-            raise ValueError("give scales=(0.75, 1.0, 1.25) to choose from, or between=(0.5, 1.5), one of the two")
-        factors = tuple(scales if scales is not None else between or ())
-        if not factors or not all(0 < factor < math.inf for factor in factors):
-            raise ValueError(f"scales are factors above 0, at least one of them, not {factors!r}")
+            raise ValueError(
+                "give scales=(0.75, 1.0, 1.25) to choose from, or between=(0.5, 1.5), one of the two, not "
+                f"scales={scales!r} and between={between!r}"
+            )
+        factors = _factors("scales", scales) if scales is not None else _factors("between", between)
         if between is not None and (len(factors) != 2 or factors[0] > factors[1]):
             raise ValueError(f"between is a lowest and a highest factor, not {between!r}")
+        flags(masks=masks)
         if isinstance(multiple_of, bool) or not isinstance(multiple_of, int) or multiple_of < 1:
             raise ValueError(f"multiple_of must be a whole number of at least 1, not {multiple_of!r}")
         if interpolation not in _MODES:
             raise ValueError(f"interpolation is one of {', '.join(_MODES)}, not {interpolation!r}")
-        self.every = Duration.interval(every)
+        self.every = Duration.interval(every, "every")
         if self.every.unit == "seconds":
             raise ValueError("every counts batches, steps, samples, tokens or epochs: time would differ in each run")
         self.factors = factors
@@ -156,3 +158,10 @@ class Multiscale(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._draws.load_state_dict(state)
         self._scale, self._period = float(state["scale"]), int(state["period"])
+
+
+def _factors(name: str, factors: Any) -> tuple[float, ...]:
+    some = isinstance(factors, Sequence) and not isinstance(factors, str) and len(factors) > 0
+    if not some or not all(is_number(factor) and factor > 0 for factor in factors):
+        raise ValueError(f"{name} are factors above 0, at least one of them, not {factors!r}")
+    return tuple(factors)

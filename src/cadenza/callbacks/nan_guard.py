@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +13,8 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import path, whole
+from cadenza.callbacks.faults import warn
 from cadenza.history import read
 from cadenza.tape import CannotKeep, Tape, folder_for
 
@@ -107,8 +108,8 @@ class NaNGuard(Callback):
         if snapshot_every is not None:
             counts["snapshot_every"] = snapshot_every
         for name, count in counts.items():
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise ValueError(f"{name} is a whole number of at least 1, not {count!r}")
+            whole(name, count, 1)
+        path("folder", folder, "the name of a folder or None")
         self.action, self.watch, self.check_every, self.max_in_row = action, watch, check_every, max_in_row
         self.snapshot_every, self.batch_memory = snapshot_every, batch_memory
         self.folder = None if folder is None else Path(folder)
@@ -187,7 +188,7 @@ class NaNGuard(Callback):
             return self._tape.record(run)
         except CannotKeep as error:
             self._tape, self._no_tape = None, str(error)
-            log.warning("%s keeps nothing for a replay: %s", self.name, error)
+            warn(f"{self.name} keeps nothing for a replay: {error}")
             return None
 
     # Looking --------------------------------------------------------------------------------------------------------
@@ -276,7 +277,7 @@ class NaNGuard(Callback):
             log.warning("%s", said)
             if not self._warned:
                 self._warned = True
-                warnings.warn(f"{said}. It was skipped; further ones are only logged", stacklevel=2)
+                warn(f"{said}. It was skipped; further ones are only logged")
             return
         self._over = True
         if self.action == "raise":

@@ -7,15 +7,16 @@ import os
 import queue
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import is_number, some_of, text
 from cadenza.callbacks.channels import Channel, Command, Mail, Message, Webhook, failure
-from cadenza.callbacks.curves import is_number
 from cadenza.callbacks.displays import number
+from cadenza.callbacks.faults import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -42,7 +43,8 @@ class Notify(Callback):
 
     Messages are sent in the background, one after the other, and at the end of the run it waits for them for at most
     ``timeout`` seconds, which is also the limit for each. A failure never stops a training: the first one of a run is a
-    warning of the logger ``cadenza``. Passwords, tokens and the addresses of webhooks are neither printed nor stored.
+    warning, at the end of the epoch or of the run; all are told to the logger ``cadenza`` at its level DEBUG.
+    Passwords, tokens and the addresses of webhooks are neither printed nor stored.
 
     ``channels`` are ``Mail(host, sender, to, ...)``, ``Webhook(url)`` and ``Command([program, argument, ...])``, from
     ``cadenza.callbacks.channels``. ``on`` are the events: "end" (in order, also when it was stopped early), "error"
@@ -80,16 +82,18 @@ class Notify(Callback):
         timeout: float = 10.0,
     ) -> None:
         if not channels or not all(callable(getattr(channel, "send", None)) for channel in channels):
-            raise TypeError(f"{self.name} needs at least one channel: Mail(...), Webhook(...) or Command([...])")
-        self.on = frozenset({on} if isinstance(on, str) else on)
-        if not self.on or not self.on <= set(EVENTS):
-            raise ValueError(f"{self.name}: on is some of {', '.join(EVENTS)}, not {sorted(self.on)}")
+            needed = "Mail(...), Webhook(...) or Command([...])"
+            raise TypeError(f"{self.name}: channels are at least one of {needed}, not {', '.join(map(repr, channels))}")
+        self.on = some_of(f"{self.name}: on", on, EVENTS)
+        if title is not None:
+            text(f"{self.name}: title", title, "a text that names the training, or None")
         if not is_number(timeout) or not 0 < timeout <= 600:
             raise ValueError(f"{self.name}: timeout is a number of seconds above 0 and at most 600, not {timeout!r}")
         self.channels, self.title, self.timeout = channels, title, float(timeout)
-        self.attach = attach if isinstance(attach, bool) else [Path(path) for path in attach]
+        self.attach = attach if isinstance(attach, bool) else _paths(f"{self.name}: attach", attach)
         self._outbox: Outbox | None = None
         self._improved = self._warned = False
+        self._failed: list[str] = []
 
     @classmethod
     def example(cls) -> Self:
@@ -106,6 +110,7 @@ class Notify(Callback):
 
     def after_register(self, run: Run) -> None:
         self._improved = self._warned = False
+        self._failed = []
         if "best" in self.on and run.mode == "fit" and run.watch is None:
             raise ValueError(f'{self.name} is to tell of the best, but nobody says of what: add Watch("val/loss")')
 
@@ -116,6 +121,7 @@ class Notify(Callback):
         if self._improved and "best" in self.on and run.best is not None:
             self._tell(run, "best", f"new best {run.best.name} {number(run.best.value)}")
         self._improved = False
+        self._tell_failure()
 
     def after_run(self, run: Run) -> None:
         if "end" in self.on and run.mode == "fit":
@@ -129,6 +135,7 @@ class Notify(Callback):
         outbox, self._outbox = self._outbox, None
         if outbox is not None and not outbox.finish(self.timeout):
             self._warn(f"its messages were not sent within {self.timeout:g} seconds and are given up")
+        self._tell_failure()
 
     # Sending --------------------------------------------------------------------------------------------------------
 
@@ -149,8 +156,15 @@ class Notify(Callback):
             self._warn(f"{channel!r} failed: {failure(channel, error)}")
 
     def _warn(self, why: str) -> None:
-        log.log(logging.DEBUG if self._warned else logging.WARNING, "%s: %s; the run goes on", self.name, why)
-        self._warned = True
+        """Notes a failure, in whatever thread; the first one of a run is told where it is heard."""
+        said = f"{self.name}: {why}; the run goes on"
+        log.debug("%s", said)
+        self._failed.append(said)
+
+    def _tell_failure(self) -> None:
+        if self._failed and not self._warned:
+            self._warned = True
+            warn(self._failed[0])
 
     # What is told ---------------------------------------------------------------------------------------------------
 
@@ -196,6 +210,14 @@ class Notify(Callback):
                 size += len(content)
                 files.append((path.name, content))
         return files, left_out
+
+
+def _paths(name: str, files: Any) -> list[Path]:
+    one = isinstance(files, str | Mapping) or not isinstance(files, Iterable)
+    found = [] if one else list(files)
+    if one or not all(isinstance(file, str | os.PathLike) and os.fspath(file) for file in found):
+        raise TypeError(f"{name} is True, False or a list of files, not {files!r}")
+    return [Path(file) for file in found]
 
 
 class Outbox:

@@ -22,6 +22,7 @@ from torch.utils.data import (
 )
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import flags
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -80,7 +81,11 @@ def class_indices(dataset: Dataset[Any], targets: Any = None) -> Tensor:
     samples = len(dataset)  # type: ignore[arg-type]
     if len(labels) != samples:
         raise ValueError(f"{len(labels)} targets for a data set of {samples} samples")
-    numbers = {label: number for number, label in enumerate(sorted(set(labels)))}
+    try:
+        numbers = {label: number for number, label in enumerate(sorted(set(labels)))}
+    except TypeError as error:
+        kinds = ", ".join(sorted({type(label).__name__ for label in labels}))
+        raise TypeError(f"targets are classes, all of them numbers or all of them texts, not {kinds}") from error
     return torch.tensor([numbers[label] for label in labels])
 
 
@@ -156,6 +161,10 @@ class Oversample(Callback):
     owns = frozenset({"sampling"})
 
     def __init__(self, targets: Sequence[Any] | Tensor | None = None, *, undersample: bool = False) -> None:
+        flags(undersample=undersample)
+        several = hasattr(targets, "tolist") or (isinstance(targets, Sequence) and not isinstance(targets, str))
+        if targets is not None and (not several or not len(targets)):
+            raise TypeError(f"targets is a list or tensor with the class of each sample, or None, not {targets!r}")
         self.targets = targets
         self.undersample = undersample
         self._made: tuple[Any, DataLoader[Any]] | None = None

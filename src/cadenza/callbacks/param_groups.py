@@ -27,7 +27,9 @@ class Target:
             raise ValueError(f"groups is a list of names or numbers of parameter groups, not {self.groups!r}")
         for group in self.groups:
             if not isinstance(group, str) and not _is_index(group):
-                raise ValueError(f"a parameter group is given by its name or its number from 0, not {group!r}")
+                raise ValueError(
+                    f"groups is a list of names or numbers from 0 of parameter groups, not {self.groups!r}"
+                )
         object.__setattr__(self, "groups", tuple(self.groups))
         if self.optimizer is None:
             object.__setattr__(self, "optimizer", 0)

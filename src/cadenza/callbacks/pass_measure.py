@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Order
+from cadenza.callbacks.arguments import some_of
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -134,10 +135,7 @@ class PassMeasure:
 
 def checked_stages(stages: Iterable[str]) -> frozenset[str]:
     """The stages as a set; anything else than some of train, val and test is refused."""
-    chosen = frozenset({stages} if isinstance(stages, str) else stages)
-    if not chosen or not chosen <= set(MEASURED):
-        raise ValueError(f"stages is a set of {', '.join(MEASURED)}, not {stages!r}")
-    return chosen
+    return some_of("stages", stages, MEASURED)
 
 
 def prefix_of(run: Run) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import infer_mode
-from cadenza.callbacks.curves import COUNT, Curve, is_number, whole
+from cadenza.callbacks.arguments import is_number, whole
+from cadenza.callbacks.curves import COUNT, Curve
 from cadenza.callbacks.early_stopping import Patience
 from cadenza.history import unknown_metric
 from cadenza.points import STAGES

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.curves import is_number
+from cadenza.callbacks.arguments import is_number
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant
+from cadenza.callbacks.arguments import flags
+from cadenza.callbacks.faults import Faults, tolerant, warn
 from cadenza.callbacks.folders import checked_path, place_for, write_whole
 from cadenza.clock import Duration
 
@@ -70,7 +70,7 @@ class Profile(Faults, Callback):
         rows: int = 30,
         on_error: str = "raise",
     ) -> None:
-        self.start = Duration.parse(start)
+        self.start = Duration.parse(start, "start")
         for name, count in (("steps", steps), ("rows", rows)):
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
                 raise ValueError(f"{name} is a whole number of at least 1, not {count!r}")
@@ -78,6 +78,7 @@ class Profile(Faults, Callback):
         if self.path is not None and not os.fspath(self.path).endswith((".json", ".json.gz")):
             raise ValueError(f"path is a file that ends in .json or .json.gz, not {os.fspath(self.path)!r}")
         self._check_on_error(on_error)
+        flags(shapes=shapes, memory=memory, stacks=stacks)
         self.steps, self.rows = steps, rows
         self.shapes, self.memory, self.stacks = shapes, memory, stacks
         self.done = False
@@ -106,7 +107,7 @@ class Profile(Faults, Callback):
             except Exception as error:
                 if self.on_error == "raise":
                     raise
-                warnings.warn(f"{self.name} wrote nothing: {type(error).__name__}: {error}", stacklevel=2)
+                warn(f"{self.name} wrote nothing: {type(error).__name__}: {error}")
 
     @tolerant
     def before_train_iter(self, run: Run) -> None:
@@ -120,6 +121,11 @@ class Profile(Faults, Callback):
     def after_train_iter(self, run: Run) -> None:
         if self._window is not None and run.clock.steps >= self._window.until:
             self._finish(run)
+
+    def after_run(self, run: Run) -> None:
+        if run.mode == "fit" and not self.done and self._window is None:
+            came = f"the fit ended after {run.clock.steps} steps, and its window begins after {self.start}"
+            warn(f"{self.name} wrote nothing: {came}")
 
     def _open(self, run: Run) -> _Window:
         on_device = run.device.type != "cpu"

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, TextIO
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import stream as stream_or_none
 from cadenza.callbacks.displays import Display, Standing, check, choose, number, open_display
+from cadenza.callbacks.faults import warn
 from cadenza.data import length_of
 from cadenza.history import read
 
@@ -47,6 +49,7 @@ class Progress(Callback):
 
     def __init__(self, display: str | None = "auto", *, stream: TextIO | None = None) -> None:
         check(display)
+        stream_or_none("stream", stream)
         self.display = display
         self.stream = stream
         self._screen: Display | None = None
@@ -117,7 +120,7 @@ class Progress(Callback):
         try:
             self._flush()
         except Exception as error:  # after a failure of the device its values cannot be read any more
-            log.warning("Progress could not read the metrics of the last epochs: %s", error)
+            warn(f"Progress could not read the metrics of the last epochs: {error}")
         finally:
             self._play(lambda screen: screen.close())
             self._screen, self._due = None, math.inf
@@ -202,7 +205,7 @@ class Progress(Callback):
     def _warn(self, why: str) -> None:
         if not self._warned:
             self._warned = True
-            log.warning("Progress shows nothing more, the run goes on: %s", why)
+            warn(f"Progress shows nothing more, the run goes on: {why}")
 
 
 @dataclass

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.curves import is_number
+from cadenza.callbacks.arguments import is_number
 
 if TYPE_CHECKING:
     from cadenza.run import Run

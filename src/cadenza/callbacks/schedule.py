@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import text
 from cadenza.callbacks.course import Course, Placing
 from cadenza.callbacks.curve_driver import CurveDriver
 from cadenza.callbacks.curves import PROGRESS, Curve, Function
@@ -86,7 +87,10 @@ class Schedule(Callback):
         **placing: Unpack[Placing],
     ) -> None:
         if (function is None) == (torch is None):
-            raise TypeError(f"{type(self).__name__} takes either a function of a number or torch=, a scheduler's maker")
+            both = f"function={function!r} and torch={torch!r}"
+            raise TypeError(
+                f"{self.name} takes either a function of a number or torch=, a scheduler's maker, not {both}"
+            )
         for name in placing.keys() - Placing.__annotations__.keys():
             known = ", ".join(sorted(Placing.__annotations__))
             raise TypeError(f"{type(self).__name__} has no argument {name!r}; the shared ones are {known}")
@@ -103,7 +107,8 @@ class Schedule(Callback):
 
     def _curve_driver(self, curve: Curve, placing: Placing) -> CurveDriver:
         if self.monitor is not None and not curve.checks_metric:
-            raise ValueError("monitor is for torch's ReduceLROnPlateau; use PlateauSchedule to follow a metric")
+            what = "use PlateauSchedule to follow a metric"
+            raise ValueError(f"monitor is for torch's ReduceLROnPlateau, not {self.monitor!r} for a function; {what}")
         if curve.momentum(0.0) is not None:
             self.owns |= self.target.owned("momentum")
         return CurveDriver(curve, Course.read(curve.of, placing), self.target, self.monitor, self.name)
@@ -116,6 +121,10 @@ class Schedule(Callback):
                 "a warm-up, and the schedules of this library for single groups"
             )
         cadence = placing.get("cadence")
+        if not callable(factory):
+            raise TypeError(f"torch is a function from an optimizer to its scheduler, not {factory!r}")
+        if self.monitor is not None:
+            text("monitor", self.monitor, 'the name of a metric, such as "val/loss"')
         if (self.monitor is None) == (cadence is None) or cadence not in ("step", "epoch", None):
             raise ValueError(
                 f'torch= needs cadence="step" or cadence="epoch", or for a ReduceLROnPlateau the metric monitor=, '

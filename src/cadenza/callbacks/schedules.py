@@ -238,4 +238,4 @@ class PlateauSchedule(Schedule):
 
 def _by(cadence: str, placing: Placing) -> Placing:
     """``placing`` with ``cadence`` where the user did not say one."""
-    return {**placing, "cadence": placing.get("cadence") or cadence}
+    return placing if placing.get("cadence") is not None else {**placing, "cadence": cadence}

@@ -45,8 +45,8 @@ class StageSwitch(Callback):
 
     def __init__(self, at: str | Duration, change: Callable[[Run], Any]) -> None:
         if not callable(change):
-            raise TypeError(f"change must be a function that takes the run, not {type(change).__name__}")
-        self.at = Duration.parse(at)
+            raise TypeError(f"change must be a function that takes the run, not {change!r}")
+        self.at = Duration.parse(at, "at")
         self.change = change
         self._changed: weakref.ref[nn.Module] | None = None
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import flags
 from cadenza.data import length_of
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class SubsetRun(Callback):
         for name, count in (("train", train), ("val", val), ("test", test)):
             if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
                 raise ValueError(f"{name} must be None or a whole number of batches of at least 1, not {count!r}")
+        flags(repeat=repeat)
         if repeat and train is None:
             raise ValueError("repeat=True repeats the first batches of training: say how many, train=2")
         self.counts = {"train": train, "val": val, "test": test}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-log = logging.getLogger("cadenza")
+from cadenza.callbacks.faults import warn
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
@@ -40,4 +39,4 @@ def tell(who: str, text: str, stream: TextIO | None = None) -> None:
             output.write(f"{text}\n")
             output.flush()
     except (OSError, ValueError) as error:  # the latter if it is closed, or cannot show a character
-        log.warning("%s could not show its table: %r", who, error)
+        warn(f"{who} could not show its table: {error!r}")

@@ -42,7 +42,7 @@ class Throughput(Callback):
     order = Order.MEASURE
 
     def __init__(self, every: str | Duration | None = None) -> None:
-        self.every = None if every is None else Duration.interval(every)
+        self.every = None if every is None else Duration.interval(every, "every")
         if self.every is not None and self.every.unit == "epochs":
             raise ValueError(f"every epoch is logged anyway; every counts steps, batches, samples or time, not {every}")
         self._pass: Stretch | None = None

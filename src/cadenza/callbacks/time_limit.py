@@ -74,7 +74,7 @@ class TimeLimit(Callback):
 
 
 def _seconds(name: str, text: str | Duration) -> Duration:
-    duration = Duration.parse(text)
+    duration = Duration.parse(text, name)
     if duration.unit != "seconds":
         raise ValueError(
             f'{name} is a time such as "2 hours" or "90 s", not {duration}; fit(epochs=, steps=) count those'

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import torch
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import some_of
 from cadenza.callbacks.pass_measure import checked_stages, prefix_of
 from cadenza.clock import Cadence, Duration
 from cadenza.points import STAGES
@@ -62,12 +63,11 @@ class Timer(Callback):
         spans: Iterable[str] = ("fetch", "forward", "backward", "step"),
         stages: Iterable[str] = ("train",),
     ) -> None:
-        self.every = None if every is None else Duration.interval(every)
+        self.every = None if every is None else Duration.interval(every, "every")
         if self.every is not None and self.every.unit == "epochs":
             raise ValueError(f"every epoch is logged anyway; every counts steps, batches, samples or time, not {every}")
-        self.spans = tuple(dict.fromkeys([spans] if isinstance(spans, str) else spans))
-        if not self.spans or not set(self.spans) <= set(SPANS):
-            raise ValueError(f"spans are some of {', '.join(SPANS)}, not {spans!r}")
+        chosen = some_of("spans", spans, SPANS)
+        self.spans = tuple(span for span in SPANS if span in chosen)
         self.stages = checked_stages(stages)
         if self.every is not None and "train" not in self.stages:
             raise ValueError("every is for stretches of training, which is not among the stages")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks import decoding
-from cadenza.callbacks.curves import is_number
+from cadenza.callbacks.arguments import function, is_number, labels, some_of
 from cadenza.callbacks.decoding import Boxes, Label, Mask
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.figures import checked_format, keep_figure
@@ -97,23 +97,19 @@ class Visualize(Callback, Faults):
         on_error: str = "raise",
     ) -> None:
         self.format = checked_format(path, format, self.name)
-        if task not in TASKS:
+        if not isinstance(task, str) or task not in TASKS:
             raise ValueError(f"{self.name}: task is {', '.join(TASKS)}, not {task!r}")
         if n is not None and (not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= 100):
             raise ValueError(f"{self.name}: n is a whole number from 1 to 100, not {n!r}")
         if not is_number(threshold):
             raise ValueError(f"{self.name}: threshold is a score, a finite number, not {threshold!r}")
-        if isinstance(classes, str):
-            raise ValueError(f"{self.name}: classes is a list of names, not {classes!r}")
-        for what, function in (("decode", decode), ("decode_targets", decode_targets), ("images", images)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{self.name}: {what} is a function, not {function!r}")
-        self.stages = frozenset({stages} if isinstance(stages, str) else stages)
-        if not self.stages or not self.stages <= {"val", "test"}:
-            raise ValueError(f'{self.name}: stages is some of "val" and "test", not {stages!r}')
+        for what, given in (("decode", decode), ("decode_targets", decode_targets), ("images", images)):
+            function(f"{self.name}: {what}", given, "a function")
+        self.stages = some_of(f"{self.name}: stages", stages, ("val", "test"))
         self.task, self.n, self.path = task, n or TASKS[task][3], path
         self.decode, self.decode_targets, self.images = decode, decode_targets, images
-        names = None if classes is None else [str(name) for name in classes]
+        names = None if classes is None else labels(f"{self.name}: classes", classes)
+        _check_look(self.name, mean, std, background, ignore)
         self.look = Look(names, mean, std, threshold, background, ignore)
         self._check_on_error(on_error)
         self._samples: list[Sample] = []
@@ -198,3 +194,18 @@ def copied(entry: Any) -> Any:
     """A copy of an entry: what the model returned may be overwritten by the next batch."""
     parts = {name: part for name, part in vars(entry).items() if part is not None}
     return type(entry)(**{name: torch.as_tensor(part).detach().clone() for name, part in parts.items()})
+
+
+def _check_look(who: str, mean: Any, std: Any, background: object, ignore: object) -> None:
+    for name, value in (("mean", mean), ("std", std)):
+        plain = value.tolist() if hasattr(value, "tolist") else value
+        channels = list(plain) if isinstance(plain, Sequence) and not isinstance(plain, str) and plain else [plain]
+        if value is not None and not all(is_number(one) and (name == "mean" or one > 0) for one in channels):
+            above = "" if name == "mean" else " above 0"
+            raise ValueError(f"{who}: {name} is a number{above}, or one for each channel, or None, not {value!r}")
+    for name, number in (("background", background), ("ignore", ignore)):
+        none = number is None and name == "background"
+        if not none and (not isinstance(number, int) or isinstance(number, bool)):
+            raise ValueError(
+                f"{who}: {name} is the number of a class{' or None' if name == 'background' else ''}, not {number!r}"
+            )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order, infer_mode
+from cadenza.callbacks.arguments import flags, is_whole, text, whole
+from cadenza.callbacks.arguments import loader as loader_or_none
+from cadenza.callbacks.faults import warn
 from cadenza.callbacks.precise_batchnorm import has_statistics, recompute_statistics, rereadable
 from cadenza.callbacks.weights import (
     averaged_names,
@@ -27,8 +29,6 @@ from cadenza.points import STAGES
 
 if TYPE_CHECKING:
     from cadenza.run import Run
-
-log = logging.getLogger("cadenza")
 
 
 class WeightAverage(Callback):
@@ -69,8 +69,10 @@ class WeightAverage(Callback):
         batches: int | None = None,
         loader: Iterable[Any] | None = None,
     ) -> None:
-        self.start, self.every = Duration.parse(start), Duration.interval(every)
+        self.start, self.every = Duration.parse(start, "start"), Duration.interval(every, "every")
         _check_arguments(self.every, best, monitor, mode, batchnorm, batches)
+        flags(apply=apply)
+        loader_or_none("loader", loader)
         self.best, self.monitor, self.mode = best, monitor, mode
         self._sign = -1.0 if (mode or infer_mode(monitor or "loss")) == "max" else 1.0
         self.apply, self.batchnorm, self.batches, self.loader = apply, batchnorm, batches, loader
@@ -116,7 +118,7 @@ class WeightAverage(Callback):
         if not self.apply or run.mode != "fit":
             return
         if self.count == 0:
-            log.warning("%s has nothing to average: %s", self.name, self.explain())
+            warn(f"{self.name} has nothing to average: {self.explain()}")
             return
         self.copy_to(run.module)
         if self._recomputes(run.module):
@@ -204,12 +206,16 @@ def _check_arguments(
     if every.unit not in ("epochs", "steps"):
         raise ValueError(f"every counts epochs or steps, not {every.unit}")
     if (best is None) != (monitor is None):
-        raise ValueError("best=k, the number of epochs, and monitor, the metric that ranks them, are given together")
-    if best is not None and (not isinstance(best, int) or isinstance(best, bool) or best < 1):
-        raise ValueError(f"best must be a whole number of at least 1, not {best!r}")
+        raise ValueError(
+            "best=k, the number of epochs, and monitor, the metric that ranks them, are given together, not "
+            f"best={best!r} and monitor={monitor!r}"
+        )
+    if best is not None:
+        whole("best", best, 1)
+        text("monitor", monitor, 'the name of a metric, such as "val/loss"')
     if mode not in (None, "min", "max"):
         raise ValueError(f'mode is "min" or "max", not {mode!r}')
     if batchnorm not in ("recompute", "average"):
         raise ValueError(f'batchnorm is "recompute" or "average", not {batchnorm!r}')
-    if batches is not None and (not isinstance(batches, int) or batches < 1):
+    if batches is not None and not is_whole(batches, 1):
         raise ValueError(f"batches must be None or a whole number of at least 1, not {batches!r}")

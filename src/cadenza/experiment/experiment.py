@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import flags, path
 from cadenza.distributed.talk import from_main
 from cadenza.experiment.creation import (
     FolderError,
@@ -84,10 +85,14 @@ class Experiment(Callback, Places, Showing):
         report: bool = True,
     ) -> None:
         if recipe is not None and not isinstance(recipe, Mapping):
-            raise TypeError(f"recipe is a dict of what was set, not {type(recipe).__name__}")
+            raise TypeError(f"recipe is a dict of what was set, or None, not {recipe!r}")
+        flags(deterministic=deterministic, report=report)
+        if root is None:
+            raise TypeError("root is the name of a folder, not None")
+        path("root", root, "the name of a folder")
         self.project, self.name = check_name("project", project), check_name("name", name)
         self.root, self.recipe, self.report = Path(root), recipe, report
-        self.seed, self.deterministic = check_seed(seed), bool(deterministic)
+        self.seed, self.deterministic = check_seed(seed), deterministic
         self._folder: Path | None = None
         self._fixed = False
         self._rows = 0

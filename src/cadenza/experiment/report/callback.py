@@ -50,7 +50,7 @@ class Report(Callback):
     passive = True
 
     def __init__(self, every: str | Duration = "1 epoch", *, path: str | os.PathLike[str] | None = None) -> None:
-        self.every = Duration.interval(every)
+        self.every = Duration.interval(every, "every")
         self.path = checked_path(path, self.name)
         self._forget()
 

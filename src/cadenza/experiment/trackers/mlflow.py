@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cadenza.callbacks.arguments import text
 from cadenza.experiment.media import file_name
 from cadenza.experiment.trackers.needed import need, quietly
 from cadenza.experiment.trackers.tracker import Opening, Tracker, metrics_of
@@ -37,6 +38,8 @@ class MLflow(Tracker):
     ) -> None:
         need("mlflow", self.name)
         super().__init__(project=project, run_name=run_name, rows=rows)
+        if uri is not None:
+            text(f"{self.name}: uri", uri, "the address of a server or a store, or None")
         self.uri = uri
         self._client: Any = None
         self._metrics: list[Any] = []

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import text
 from cadenza.experiment.media import Medium
 from cadenza.experiment.status import now, state_of
 from cadenza.experiment.trackers.delivery import Delivery
@@ -61,6 +62,9 @@ class Tracker(Callback):
     def __init__(self, *, project: str | None = None, run_name: str | None = None, rows: str = "all") -> None:
         if rows not in ("all", "epoch", "iter"):
             raise ValueError(f'{self.name}: rows is "all", "epoch" or "iter", not {rows!r}')
+        for what, given in (("project", project), ("run_name", run_name)):
+            if given is not None:
+                text(f"{self.name}: {what}", given, "a text that is not empty, or None")
         self.project, self.run_name, self.rows = project, run_name, rows
         self.sent = 0
         self.resumed_at: int | None = None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cadenza.callbacks.folders import checked_path
 from cadenza.experiment.media import file_name
 from cadenza.experiment.trackers.needed import for_now, need, quietly
 from cadenza.experiment.trackers.tracker import Opening, Tracker, metrics_of
@@ -38,7 +39,7 @@ class WandB(Tracker):
         if mode not in MODES:
             raise ValueError(f'{self.name}: mode is "offline" or "online", not {mode!r}')
         super().__init__(project=project, run_name=run_name, rows=rows)
-        self.store_mode, self.path = mode, path
+        self.store_mode, self.path = mode, checked_path(path, self.name)
         self._run: Any = None
 
     def start(self, opening: Opening) -> None:

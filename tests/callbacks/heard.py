@@ -1,0 +1,17 @@
+"""What a script without any logging sees."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def hearing() -> Iterator[list[str]]:
+    """The warnings of what is done inside, in a list that is complete when it ends."""
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield told
+    told += [str(one.message) for one in caught]
