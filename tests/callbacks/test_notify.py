@@ -39,6 +39,22 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
+class OnAnyPort(Controller):
+    """A server at a port that the system chose, held from the beginning; it may take its time to start."""
+
+    def __init__(self, handler, **options):
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        super().__init__(handler, hostname="127.0.0.1", port=self.listening.getsockname()[1], **options)
+        self.ready_timeout = 60.0
+
+    def _trigger_server(self):
+        with socket.create_connection((self.hostname, self.port), 60.0) as first:
+            first.recv(1024)
+
+    def _create_server(self):
+        return self.loop.create_server(self._factory_invoker, sock=self.listening)
+
+
 class Inbox:
     """A mail server on this machine; with ``password`` it asks for it."""
 
@@ -48,7 +64,7 @@ class Inbox:
         if password is not None:
             options = {"authenticator": self._check, "auth_require_tls": False}
         self.password = password
-        self.controller = Controller(self, hostname="127.0.0.1", port=free_port(), **options)
+        self.controller = OnAnyPort(self, **options)
 
     def _check(self, server, session, envelope, mechanism, data):
         login, given = data.login.decode(), data.password.decode()
