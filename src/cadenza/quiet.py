@@ -31,7 +31,8 @@ def predict(run: Run, loader: Iterable[Any]) -> Any:
         for batch in loader:
             this.index += 1
             run.batch = to_device(batch, run.device)
-            run.main.on_pred_forward(run)
+            with run._casting():
+                run.main.on_pred_forward(run)
             outputs.append(to_device(run.output, torch.device("cpu")))
             counts.append(run.main.count(run)[0])
     if not outputs:
@@ -46,9 +47,10 @@ def evaluate(run: Run, loader: Iterable[Any]) -> dict[str, float]:
         for batch in loader:
             this.index += 1
             run.batch = to_device(batch, run.device)
-            run.main.on_val_forward(run)
-            if run._loss is GONE:
-                run.main.on_iter_loss(run)
+            with run._casting():
+                run.main.on_val_forward(run)
+                if run._loss is GONE:
+                    run.main.on_iter_loss(run)
             mean.add(run.loss, run.main.count(run)[0])
             run._loss = GONE
     value = mean.value()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -61,6 +62,7 @@ class Run(Facts):
         self.error: BaseException | None = None
         self.loss_weight: float | Tensor = UNWEIGHTED
         self.scaler: Any = None
+        self._casting: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.stop_reason: str | None = None
         self.saved: str | None = None
         self._make_plan = make_plan

@@ -151,7 +151,8 @@ def recompute_statistics(run: Run, batches: int | None, loader: Iterable[Any] | 
 def _forward(run: Run, batch: Any) -> None:
     del run.loss
     run.batch = to_device(batch, run.device)
-    run.main.on_train_forward(run)
+    with run._casting():
+        run.main.on_train_forward(run)
 
 
 def rereadable(run: Run, loader: Iterable[Any] | None, owner: str) -> Iterable[Any]:

@@ -24,8 +24,8 @@ class Precision(Callback):
     backward, so that small gradients do not vanish, and gradients are scaled down again before ``before_step``. If they
     are not finite, the scaler withholds the step: it counts as skipped, there is no ``after_step``, and the scale is
     halved. ``init_scale`` is the first scale, ``growth_interval`` the number of good steps in a row after which it is
-    doubled. The state is that of the scaler. ``run.evaluate`` and ``run.predict`` play no points and so compute as the
-    model is.
+    doubled. The state is that of the scaler. ``run.evaluate``, ``run.predict`` and the forwards that
+    ``PreciseBatchNorm`` and ``WeightAverage`` add compute in this format too.
 
     >>> import cadenza, torch
     >>> from cadenza.testing import tiny_classifier, tiny_loader
@@ -62,6 +62,7 @@ class Precision(Callback):
         return f"{self.precision} with a gradient scaler" if self.precision == "fp16" else self.precision
 
     def after_register(self, run: Run) -> None:
+        run._casting = lambda: self._autocast(run)  # for forwards beside the training, which play no points
         if self.precision == "fp16" and run.mode == "fit":
             run.scaler = self._new_scaler(run.device.type)
 
