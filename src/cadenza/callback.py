@@ -59,6 +59,8 @@ class Callback(Stubs):
     mode: str | None = None
     passive: bool = False
     """It only looks: it is not counted among those for whom a step of somebody else's making comes too early."""
+    _label: str | None = None
+    """What it is called where a person reads, if its name is that of something else."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

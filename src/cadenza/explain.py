@@ -55,7 +55,7 @@ def _players(plan: Plan, point: Point) -> list[str]:
             if callback.stages is None or not stages
             else f" ({', '.join(s for s in STAGES if s in callback.stages)})"
         )
-        names.append(callback.name + only)
+        names.append((callback._label or callback.name) + only)
     return names
 
 
@@ -68,7 +68,7 @@ def _about(callback: Callback) -> str:
         parts.append("owns " + ", ".join(sorted(callback.owns)))
     if callback.explain():
         parts.append(callback.explain())
-    return f"{callback.name}: {'; '.join(parts)}"
+    return f"{(callback._label or callback.name)}: {'; '.join(parts)}"
 
 
 def _depth(name: str) -> int:

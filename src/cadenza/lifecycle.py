@@ -121,10 +121,10 @@ def close(run: Run, error: BaseException | None) -> None:
             callback.close()
         except BaseException as late:
             if error is None:
-                late.add_note(f"cadenza: raised in {callback.name}.close")
+                late.add_note(f"cadenza: raised in {callback._label or callback.name}.close")
                 first = first or late
             else:
-                note_further(error, late, f"{callback.name}.close")
+                note_further(error, late, f"{callback._label or callback.name}.close")
     for _, feed in run._feeds.values():
         if isinstance(feed, Feed):
             feed.close()

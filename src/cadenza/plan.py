@@ -92,7 +92,9 @@ class Plan:
         self._instrument = instrument
         self._table = self._players_by_point()
         self._labels = {
-            (point, player): callback.name for point, rows in self._table.items() for callback, player in rows
+            (point, player): callback._label or callback.name
+            for point, rows in self._table.items()
+            for callback, player in rows
         }
         self.watch = watched(self.callbacks, someone_plays=bool(self._table["after_best"]))
         self.before_run, self.around_run, self.after_run = (self.players_at(f"{kind}_run") for kind in _KINDS)

@@ -76,6 +76,11 @@ BAD = {
         [],
         "my.yaml:2: seed: Environment variable 'NOT_THERE_AT_ALL' not found",
     ),
+    "an override without a value": (
+        HEAD,
+        ["fit.epochs=???"],
+        "the override 'fit.epochs=???' gives no value: ??? marks what is still to be given",
+    ),
     "negative epochs": (
         HEAD + "fit: {epochs: -1}\n",
         [],
@@ -187,7 +192,12 @@ BAD = {
     "a module that fails": (HEAD + "imports: [broken.py]\n", [], "broken.py cannot be imported: ZeroDivisionError"),
     "refused by a constructor": (HEAD + "callbacks: {ema: {decay: 2}}\n", [], "my.yaml:2: callbacks.ema: "),
 }
-USAGE = {"override with wrong syntax", "override with several values", "override of Hydra"}
+USAGE = {
+    "override with wrong syntax",
+    "an override without a value",
+    "override with several values",
+    "override of Hydra",
+}
 
 
 @pytest.fixture

@@ -94,6 +94,7 @@ def test_it_is_the_first_to_play_and_others_reach_it(tmp_path: Path) -> None:
     trainer = trainer_of(order, experiment=experiment)
     assert trainer.callbacks[0] is experiment
     assert "Experiment" in type(trainer.callbacks[0]).__name__
+    assert "Experiment: order" in str(trainer.explain())
     assert "writes to" in str(trainer.explain())
 
 

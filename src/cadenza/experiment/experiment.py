@@ -72,6 +72,7 @@ class Experiment(Callback, Places, Showing):
     order = Order.PREPARE - 1_000_000  # before all others, who write into its folder
     passive = True
     replayed = False
+    _label = "Experiment"
 
     def __init__(
         self,

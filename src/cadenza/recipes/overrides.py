@@ -57,7 +57,10 @@ def parse(text: str, is_group: Any = lambda name: False) -> Override:
     path = tuple(name.replace("/", ".").split("."))
     if path[0] == "hydra" or parsed.package is not None:
         raise OverrideError(f"the override {text!r} is about Hydra itself; a recipe has no such key")
-    return Override(text, path, None if parsed.is_delete() else parsed.value(), removes=parsed.is_delete())
+    value = None if parsed.is_delete() else parsed.value()
+    if value == "???":
+        raise OverrideError(f"the override {text!r} gives no value: ??? marks what is still to be given")
+    return Override(text, path, value, removes=parsed.is_delete())
 
 
 def apply(overrides: list[Override], config: DictConfig) -> list[Layer]:

@@ -30,5 +30,6 @@ def check(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -> in
         for finding in check_file(source, str(path)):
             findings += 1
             typer.echo(str(finding))
-    typer.echo(f"{findings} found" if findings else "nothing found")
+    if unread < len(files):
+        typer.echo(f"{findings} found" if findings else "nothing found")
     return 2 if unread else 1 if findings else 0
