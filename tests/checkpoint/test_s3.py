@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from cadenza.callbacks import Checkpoint
 from cadenza.checkpoint import Shelf, Writer, load_weights, save_weights
+from cadenza.comparison import first_difference
 
+from ..callbacks.saving import Break, End, Oops, loader, trainer
 from .states import difference, small_state, value_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -102,3 +105,22 @@ def test_weights_alone(bucket: str) -> None:
     Shelf(f"s3://{bucket}/runs/three").write("v1", {"model": model.state_dict()})
     for source in (f"s3://{bucket}/runs/three", f"s3://{bucket}/runs/three/000001-v1"):
         assert torch.equal(load_weights(source)["weight"], model.weight)
+
+
+# Through fit --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_a_fit_saves_there_and_goes_on_from_there(bucket: str, tmp_path: Path, background: bool) -> None:
+    place = f"s3://{bucket}/runs/fit"
+    whole, again = End(), End()
+    trainer(Checkpoint("2 steps", to=tmp_path / "whole"), whole).fit(loader(), loader(2), epochs=2)
+    saving = Checkpoint("2 steps", to=place, background=background)
+    with pytest.raises(Oops):
+        trainer(saving, Break("after_step", 8)).fit(loader(), loader(2), epochs=2)
+    assert 2 <= Shelf(place).read("last").meta["step"] <= 6
+    made = trainer(Checkpoint("2 steps", to=place, background=background), again)
+    made.fit(loader(), loader(2), epochs=2, resume="auto")
+    assert first_difference(whole.state, again.state) is None
+    assert [meta["step"] for meta in Shelf(place).metas().values()] == [10, 10]
+    assert not Path("unsent-checkpoints").exists()
