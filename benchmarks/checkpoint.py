@@ -3,8 +3,8 @@
     python benchmarks/checkpoint.py [--rounds 5] [--short]
 
 A decoder with d 512 and about 25 million parameters is trained for 50 steps with one save among them: not at all, with
-``Checkpoint`` in the background, and with ``torch.save`` in the loop; in turns, in shuffled order. The figures are
-written to ``benchmarks/results/checkpoint.json``.
+``Checkpoint`` in the background, with ``torch.save`` in the loop, and with Lightning's ``ModelCheckpoint`` if that is
+installed; in shuffled order. The figures are written to ``benchmarks/results/checkpoint.json``.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from measure import write
+from model_checkpoint import STEPS, WARM, Seconds, has_lightning, model_checkpoint
 from torch import Tensor, nn
 
 from cadenza import Callback, Order, Trainer
 from cadenza.callbacks import Checkpoint
-from cadenza.checkpoint import Shelf
+from cadenza.checkpoint import Shelf, Writer
 
 WIDTH, LAYERS, WORDS = 512, 7, 4096
-STEPS, SAVE_AT, WARM = 50, 5, 2
+SAVE_AT = 5
+Case = Callable[[Path, Any], Seconds]
 
 
 class Decoder(nn.Module):
@@ -51,14 +54,13 @@ def texts(length: int) -> list[tuple[Tensor, Tensor]]:
     return [(text[:, :-1], text[:, 1:].flatten()) for text in made * 8]
 
 
-class Window(Callback):
+class Window(Callback, Seconds):
     """The seconds of the 50 steps, in whose beginning a save is asked for, and how long the loop stood still for it."""
 
     order = Order.REPORT
 
     def __init__(self, ask: Callable[[Any], None] | None) -> None:
         self.ask = ask
-        self.seconds = self.stalled = 0.0
 
     def after_iter(self, run: Any) -> None:
         done = run.clock.batches
@@ -88,6 +90,28 @@ def played(ask: Callable[[Any], None] | None, data: Any, *more: Callback) -> Win
     return window
 
 
+class Work:
+    """The processor time that the thread which writes takes for each checkpoint, and how many bytes that has."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.sizes: list[int] = []
+
+    @classmethod
+    def noted(cls) -> Work:
+        """Notes every write from here on."""
+        work, plain = cls(), Writer._write
+
+        def write_and_note(writer: Writer, name: str, size: int, *others: Any) -> None:
+            start = time.thread_time()
+            plain(writer, name, size, *others)
+            work.seconds.append(time.thread_time() - start)
+            work.sizes.append(size)
+
+        Writer._write = write_and_note  # type: ignore[method-assign]
+        return work
+
+
 def nothing(folder: Path, data: Any) -> Window:
     return played(None, data)
 
@@ -103,7 +127,11 @@ def in_the_loop(folder: Path, data: Any) -> Window:
     return played(save, data)
 
 
-CASES = {"Checkpoint in the background": background, "torch.save in the loop": in_the_loop}
+def cases() -> dict[str, Case]:
+    found: dict[str, Case] = {"Checkpoint in the background": background, "torch.save in the loop": in_the_loop}
+    if has_lightning():
+        found["ModelCheckpoint of Lightning"] = partial(model_checkpoint, Decoder)
+    return found
 
 
 def calibrated(least: float) -> tuple[int, float]:
@@ -121,20 +149,49 @@ def calibrated(least: float) -> tuple[int, float]:
 
 
 def resumed(folder: Path, data: Any) -> dict[str, float]:
-    """Seconds from the call of ``fit`` to the first step, and those that reading alone takes."""
+    """Seconds from the call of ``fit`` to the first step, and those that reading alone takes; the median of three."""
 
     class First(Callback):
         def before_forward(self, run: Any) -> None:
             self.forward = getattr(self, "forward", time.perf_counter())
 
-    first = First()
-    made = trainer(first, Checkpoint(None, final=False, to=folder))
-    start = time.perf_counter()
-    made.fit(data, steps=WARM + SAVE_AT + 1, resume="auto")
-    begun = first.forward - start
-    start = time.perf_counter()
-    Shelf(folder).read("last")
-    return {"to_first_step_s": begun, "reading_s": time.perf_counter() - start}
+    begun, reading = [], []
+    for _ in range(3):
+        first = First()
+        made = trainer(first, Checkpoint(None, final=False, to=folder))
+        start = time.perf_counter()
+        made.fit(data, steps=WARM + SAVE_AT + 1, resume="auto")
+        begun.append(first.forward - start)
+        start = time.perf_counter()
+        Shelf(folder).read("last")
+        reading.append(time.perf_counter() - start)
+    return {"to_first_step_s": statistics.median(begun), "reading_s": statistics.median(reading)}
+
+
+def measured(rounds: int, data: Any, root: Path) -> dict[str, dict[str, Any]]:
+    """Every case once in a round, in shuffled order, between two trainings without a save."""
+    order, all_cases = random.Random(0), cases()
+    rows: dict[str, dict[str, Any]] = {name: {"ratios": [], "beyond": [], "waits": []} for name in all_cases}
+    for number in range(rounds):
+        names = list(all_cases)
+        order.shuffle(names)
+        before = nothing(root, data).seconds
+        windows = {}
+        for name in names:
+            folder = root / f"{number}-{name}"
+            folder.mkdir()
+            windows[name] = all_cases[name](folder, data)
+        plain = (before + nothing(root, data).seconds) / 2
+        for name, window in windows.items():
+            rows[name]["ratios"].append(window.seconds / plain)
+            rows[name]["beyond"].append((window.seconds - window.stalled) / plain)
+            rows[name]["waits"].append(window.stalled)
+    return rows
+
+
+def summary(row: dict[str, Any]) -> dict[str, Any]:
+    medians = {"ratio": "ratios", "beyond_the_wait": "beyond", "wait_s": "waits"}
+    return {**{name: statistics.median(row[of]) for name, of in medians.items()}, **row}
 
 
 def main() -> None:
@@ -144,34 +201,11 @@ def main() -> None:
     rounds = 1 if (options := parser.parse_args()).short else options.rounds
     torch.set_num_threads(1)
     length, seconds = calibrated(0.3)
-    data, order = texts(length), random.Random(0)
-    ratios: dict[str, list[float]] = {name: [] for name in CASES}
-    beyond: dict[str, list[float]] = {name: [] for name in CASES}
-    stalls: dict[str, list[float]] = {name: [] for name in CASES}
-    with tempfile.TemporaryDirectory() as root:
-        for number in range(rounds):
-            names = list(CASES)
-            order.shuffle(names)
-            before = nothing(Path(root), data).seconds
-            for name in names:
-                folder = Path(root) / f"{number}-{name}"
-                folder.mkdir()
-                window = CASES[name](folder, data)
-                after = nothing(Path(root), data).seconds
-                plain, before = (before + after) / 2, after
-                ratios[name].append(window.seconds / plain)
-                beyond[name].append((window.seconds - window.stalled) / plain)
-                stalls[name].append(window.stalled)
-        resume = resumed(Path(root) / "0-Checkpoint in the background", data)
-    rows = {
-        name: {
-            "ratio": statistics.median(ratios[name]),
-            "beyond_the_wait": statistics.median(beyond[name]),
-            "wait_s": statistics.median(stalls[name]),
-            "ratios": ratios[name],
-        }
-        for name in CASES
-    }
+    data = texts(length)
+    work = Work.noted()
+    with tempfile.TemporaryDirectory() as name:
+        rows = measured(rounds, data, Path(name))
+        resume = resumed(Path(name) / "0-Checkpoint in the background", data)
     write(
         "checkpoint",
         {
@@ -180,7 +214,9 @@ def main() -> None:
             "step_s": seconds,
             "steps": STEPS,
             "rounds": rounds,
-            "cases": rows,
+            "cases": {name: summary(row) for name, row in rows.items()},
+            "writer_cpu_s": statistics.median(work.seconds),
+            "written_mb": statistics.median(work.sizes) / 1e6,
             "resume": resume,
         },
     )

@@ -144,7 +144,32 @@ def _factor(row: dict[str, Any]) -> str:
     return f"{row['factor']:.2f} ({low:.2f} to {high:.2f})"
 
 
+def checkpoint() -> str:
+    """The table of ``benchmarks/checkpoint.py``."""
+    if not (ROOT / "benchmarks" / "results" / "checkpoint.json").exists():
+        return "Not measured yet. Command: `python benchmarks/checkpoint.py --rounds 5`.\n"
+    result = _result("checkpoint")
+    lines = ["| how it is saved | time of the run | without the wait | the loop waits |", "|---|---|---|---|"]
+    for name, row in result["cases"].items():
+        lines.append(f"| {name} | {row['ratio']:.3f} | {row['beyond_the_wait']:.3f} | {row['wait_s']:.2f} s |")
+    resume = result["resume"]
+    aim = 1 + resume["reading_s"]
+    lines += [
+        "",
+        f"1 is the same run without a save: {result['parameters'] / 1e6:.0f} million parameters, "
+        f"{result['written_mb']:.0f} MB a checkpoint, {result['step_s']:.2f} s a step, one save in {result['steps']} "
+        f"steps; medians of {result['rounds']} rounds. Aim: in the background at most 1.03 without the wait for the "
+        f"copy. The thread that writes takes {result['writer_cpu_s']:.2f} s of processor time. A resume makes its "
+        f"first step {resume['to_first_step_s']:.2f} s after the call of `fit`, of which reading takes "
+        f"{resume['reading_s']:.2f} s (aim: at most {aim:.2f}).",
+        "",
+        _measured(result),
+    ]
+    return "\n".join(lines)
+
+
 TABLES = {
+    "checkpoint": checkpoint,
     "report": report,
     "overhead": overhead,
     "overhead_short": overhead_short,
