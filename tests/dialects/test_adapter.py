@@ -204,7 +204,8 @@ def test_a_helper_that_is_marked_passes() -> None:
         @not_a_point
         def on_hit(self) -> None: ...
 
-    trainer_with(Helper())
+    trainer = trainer_with(Helper())
+    assert any(getattr(one, "foreign", None).__class__ is Helper for one in trainer.callbacks)
 
 
 def test_a_class_in_place_of_an_instance_is_refused() -> None:

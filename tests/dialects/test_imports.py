@@ -79,7 +79,9 @@ def test_a_package_beside_it_does_not_matter(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "bigdl" / "llm").mkdir(parents=True)
     monkeypatch.syspath_prepend(str(tmp_path))
     install("orca")
+    assert importlib.import_module("bigdl.orca.learn.pytorch").__name__ == "bigdl.orca.learn.pytorch"
     uninstall("orca")
+    del sys.modules["bigdl"]  # the real one, which lies beside
     monkeypatch.undo()
 
 

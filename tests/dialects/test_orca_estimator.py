@@ -238,6 +238,7 @@ def test_checkpoints_behind_a_remote_path(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.long
 def test_wandb_logs_each_epoch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     logged = []

@@ -12,14 +12,8 @@ from torch import nn
 from cadenza.dialects.supergradients import Phase, PhaseCallback, PhaseContext, Trainer
 from cadenza.testing import tiny_classifier, tiny_loader
 
-PARAMS: dict[str, Any] = {
-    "max_epochs": 2,
-    "initial_lr": 0.1,
-    "lr_mode": "cosine",
-    "loss": "cross_entropy",
-    "valid_metrics_list": ["Accuracy"],
-    "silent_mode": True,
-}
+from .test_supergradients_trainer import PARAMS
+
 PLAIN = {"backend": "eager", "mode": None}
 """Traced, and played as it is: what a compiler of C++ would make of it is not asked here."""
 

@@ -51,6 +51,7 @@ OPEN_NAMES = [
         "so that files go to a test's folder",
     ),
 ]
+OPEN_TOP = Repair("...\n", "", "dots for the imports and what else stands above")
 OPEN_YAML = Repair("...\n", "", "dots for the other parameters")
 EPOCHS = Repair("max_epochs: 250", "max_epochs: 2", "so that a test need not train for 250 epochs")
 
@@ -91,8 +92,7 @@ def pictures(root: Path, experiment: str = "my_experiment") -> list[str]:
 
 def test_the_callback_saves_the_first_batches_from_code(tmp_path: Path) -> None:
     names = executed(repaired(CLASS, FOLDER))
-    code = repaired(TRAIN, OPEN_PARAMS, MODEL, *OPEN_NAMES)
-    code = code.replace("...\n", "")
+    code = repaired(TRAIN, OPEN_PARAMS, MODEL, *OPEN_NAMES, OPEN_TOP)
     from super_gradients import Trainer  # type: ignore[import-not-found]
 
     torch.manual_seed(0)
@@ -105,7 +105,8 @@ def test_the_callback_saves_the_first_batches_from_code(tmp_path: Path) -> None:
 
 def test_the_callback_saves_the_first_batches_from_yaml(tmp_path: Path) -> None:
     executed(repaired(REGISTERED, FOLDER))
-    params = yaml.safe_load(repaired(HYPERPARAMS, OPEN_YAML, EPOCHS).split("\n", 3)[3])
+    params = yaml.safe_load(repaired(HYPERPARAMS, OPEN_YAML, EPOCHS))
+    assert params.pop("defaults") == ["default_train_params"]  # Hydra's own key; the next test starts from there
     register_model("tiny_net")(TinyNet)
     register_dataloader("tiny_images")(image_loader)
     recipe = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-import cadenza
 from cadenza.callbacks import EMA, Accumulate, GradientClip, Precision
 from cadenza.dialects.supergradients import (
     Callback,
@@ -19,10 +16,7 @@ from cadenza.dialects.supergradients import (
     PhaseContext,
     Trainer,
     TrainingParams,
-    register_callback,
-    setup_device,
 )
-from cadenza.dialects.supergradients.registry import KINDS, REGISTRIES, find
 from cadenza.testing import tiny_classifier, tiny_loader
 
 PARAMS: dict[str, Any] = {
@@ -250,54 +244,3 @@ def test_what_the_trainer_does_not_have(tmp_path: Path) -> None:
         trainer.ptq()
     with pytest.raises(AttributeError, match=r"there is no attribute of Trainer 'tests' here; the nearest is 'test'"):
         trainer.tests()
-
-
-# Registries and devices -----------------------------------------------------------------------------------------------
-
-
-def test_every_kind_has_a_registry_and_a_decorator() -> None:
-    from cadenza.dialects import supergradients
-
-    assert len(KINDS) == 20
-    for kind in KINDS:
-        assert callable(getattr(supergradients, f"register_{kind}"))
-
-
-def test_names_are_found_whatever_their_case() -> None:
-    before = dict(REGISTRIES["callback"]._entries)
-    try:
-
-        @register_callback("MyThing", deprecated_name="OldThing")
-        class Thing(Callback): ...
-
-        assert find("callback", "my_thing") is find("callback", "oldthing") is Thing
-        with pytest.raises(ValueError, match="'MyThing' is taken"):
-            register_callback("MyThing")(type("Other", (Callback,), {}))
-        with pytest.raises(KeyError, match=r"no callback is registered as 'MyThong'; did you mean 'MyThing'"):
-            find("callback", "MyThong")
-        with pytest.raises(TypeError, match="register_callback is called: write @register_callback"):
-            register_callback(Thing)
-    finally:
-        REGISTRIES["callback"]._entries = before
-
-
-def test_devices() -> None:
-    with pytest.raises(ValueError, match="multi_gpu='DP' is not carried"):
-        setup_device("DP")
-    with pytest.raises(ValueError, match="num_gpus=2, but this is one process"):
-        setup_device("DDP", 2)
-    setup_device("Off")
-
-
-def test_importing_the_dialect_does_nothing_and_needs_torch_alone() -> None:
-    code = (
-        "import sys, torch; before = set(sys.modules)\n"
-        "import cadenza.dialects.supergradients, cadenza.dialects.aitoolbox\n"
-        "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
-        "print(sorted(new & {'hydra', 'omegaconf', 'yaml', 'matplotlib', 'tensorboard', 'PIL', 'onnx', 'wandb'}))"
-    )
-    source = str(Path(cadenza.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": source}
-    )
-    assert done.stdout.strip() == "[]"

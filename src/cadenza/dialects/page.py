@@ -53,8 +53,9 @@ finished epochs: 2
 its own, they are counted from there. Ties are in list order. A main callback comes first.
 
 **What is refused.** When a callback joins a trainer: a method that looks like one of its system's hooks and is none,
-one that is not carried, a wrong signature. When it runs: an attribute that is not carried. Each message names the
-dialect and the nearest thing that exists.
+one that is not carried, a wrong signature. When it runs: an attribute that is not carried, or one that is set although
+setting it would change nothing. Each message names the dialect and the nearest thing that exists. Native wrappers such
+as `When` take native callbacks: let a foreign one look at the clock in its own hooks (`every_n_iter`, `context.epoch`).
 
 **Several processes.** What holds for native callbacks holds for foreign ones: a stop of one rank is heard by all, and a
 callback that skips on some ranks alone says so in its class: `asks = {"skip_step"}`. `ranks` and `agree` may be

@@ -61,31 +61,19 @@ class GradientStatsPrint(AbstractCallback):
 
 
 class GradDistributionPlot(AbstractExperimentCallback):
-    """Draws the distribution of the gradients of chosen layers once an epoch, those of its last batch."""
+    """Draws the distribution of the gradients of chosen layers once an epoch, those of its last batch. ``details`` are
+    those of the experiment, as ``AbstractExperimentCallback`` takes them."""
 
     def __init__(
         self,
         model_layers_extract_def: Layers,
         grad_plots_dir_name: str = "grad_distribution",
         file_format: str = "png",
-        project_name: str | None = None,
-        experiment_name: str | None = None,
-        local_model_result_folder_path: str | None = None,
-        cloud_save_mode: str | None = None,
-        bucket_name: str | None = None,
-        cloud_dir_prefix: str | None = None,
+        *details: Any,
+        **named: Any,
     ) -> None:
-        super().__init__(
-            "Plot the distribution of gradients",
-            project_name,
-            experiment_name,
-            local_model_result_folder_path,
-            cloud_save_mode,
-            bucket_name,
-            cloud_dir_prefix,
-            execution_order=97,
-            device_idx_execution=0,
-        )
+        super().__init__("Plot the distribution of gradients", *details, **named)
+        self.execution_order, self.device_idx_execution = 97, 0
         if file_format not in ("png", "pdf"):
             raise ValueError(f"file_format is 'png' or 'pdf', not {file_format!r}")
         self.model_layers_extract_def = model_layers_extract_def

@@ -14,7 +14,8 @@ __all__ = ["ModelLoadContinueTraining"]
 
 class ModelLoadContinueTraining(AbstractExperimentCallback):
     """Loads a saved model, its optimizer and schedules, and goes on with the epoch after it. The count of batches goes
-    on, too; the history begins anew."""
+    on, too; the history begins anew. ``details`` are those of the experiment, as ``AbstractExperimentCallback`` takes
+    them."""
 
     def __init__(
         self,
@@ -25,28 +26,15 @@ class ModelLoadContinueTraining(AbstractExperimentCallback):
         ignore_missing_saved_schedulers: bool = False,
         used_data_parallel: bool = False,
         custom_local_loader_class: Any = None,
-        project_name: str | None = None,
-        experiment_name: str | None = None,
-        local_model_result_folder_path: str | None = None,
-        cloud_save_mode: str | None = None,
-        bucket_name: str | None = None,
-        cloud_dir_prefix: str | None = None,
-        **kwargs: Any,
+        *details: Any,
+        **named: Any,
     ) -> None:
-        super().__init__(
-            "Load a saved model and go on",
-            project_name,
-            experiment_name,
-            local_model_result_folder_path,
-            cloud_save_mode,
-            bucket_name,
-            cloud_dir_prefix,
-            execution_order=-10,
-        )
-        if custom_local_loader_class is not None or kwargs:
-            what = "custom_local_loader_class" if custom_local_loader_class is not None else next(iter(kwargs))
+        super().__init__("Load a saved model and go on", *details, **named)
+        self.execution_order = -10
+        if custom_local_loader_class is not None:
             raise TypeError(
-                f"aitoolbox: {what} is not carried: a checkpoint is read with torch.load(weights_only=True)"
+                "aitoolbox: custom_local_loader_class is not carried: a checkpoint is read with "
+                "torch.load(weights_only=True)"
             )
         self.saved_experiment_timestamp, self.saved_model_dir = saved_experiment_timestamp, saved_model_dir
         self.epoch_num, self.used_data_parallel = epoch_num, used_data_parallel

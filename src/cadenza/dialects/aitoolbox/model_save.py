@@ -22,9 +22,10 @@ class SavesModel(AbstractExperimentCallback):
         callback_name: str,
         execution_order: int,
         hyperparams: Mapping[str, Any] | None,
-        **details: Any,
+        *details: Any,
     ) -> None:
-        super().__init__(callback_name, **details, execution_order=execution_order, device_idx_execution=0)
+        super().__init__(callback_name, *details)
+        self.execution_order, self.device_idx_execution = execution_order, 0
         self.hyperparams = dict(hyperparams or {})
         self.described = False
 
@@ -80,17 +81,8 @@ class ModelCheckpoint(SavesModel):
         rm_subopt_local_models: bool | str = False,
         num_best_checkpoints_kept: int = 2,
     ) -> None:
-        super().__init__(
-            "Model checkpoint",
-            100,
-            hyperparams,
-            project_name=project_name,
-            experiment_name=experiment_name,
-            local_model_result_folder_path=local_model_result_folder_path,
-            cloud_save_mode=cloud_save_mode,
-            bucket_name=bucket_name,
-            cloud_dir_prefix=cloud_dir_prefix,
-        )
+        place = (project_name, experiment_name, local_model_result_folder_path)
+        super().__init__("Model checkpoint", 100, hyperparams, *place, cloud_save_mode, bucket_name, cloud_dir_prefix)
         self.metric = "loss" if rm_subopt_local_models is True else rm_subopt_local_models
         self.num_best_checkpoints_kept = num_best_checkpoints_kept
         self.kept: list[tuple[float, Path]] = []
@@ -144,17 +136,8 @@ class ModelTrainEndSave(SavesModel):
         bucket_name: str | None = None,
         cloud_dir_prefix: str | None = None,
     ) -> None:
-        super().__init__(
-            "Model save at the end of training",
-            101,
-            hyperparams,
-            project_name=project_name,
-            experiment_name=experiment_name,
-            local_model_result_folder_path=local_model_result_folder_path,
-            cloud_save_mode=cloud_save_mode,
-            bucket_name=bucket_name,
-            cloud_dir_prefix=cloud_dir_prefix,
-        )
+        name, cloud = "Model save at the end of training", (cloud_save_mode, bucket_name, cloud_dir_prefix)
+        super().__init__(name, 101, hyperparams, project_name, experiment_name, local_model_result_folder_path, *cloud)
         if val_result_package is None and test_result_package is None:
             raise ValueError("give val_result_package, test_result_package or both")
         self.packages = {"val": val_result_package, "test": test_result_package}

@@ -60,7 +60,8 @@ class Estimator:
     ) -> Estimator:
         """``model(config)``, ``optimizer(model, config)`` and ``scheduler_creator(optimizer, config)`` are functions,
         called in each worker. ``loss`` is a module, a function of output and target, or a function of the config that
-        returns one. ``metrics`` are measured in validation."""
+        returns one. ``metrics`` are measured in validation. ``log_level`` is that of ``runner.logger``; ``model_dir``
+        and ``log_to_driver`` are accepted and change nothing: state and output of the workers come back anyway."""
         for name, made in (("model", model), ("optimizer", optimizer), ("scheduler_creator", scheduler_creator)):
             if made is not None and (isinstance(made, nn.Module) or not callable(made)):
                 raise TypeError(f"orca: {name} is a function that makes it in each worker, not {type(made).__name__}")
@@ -71,8 +72,8 @@ class Estimator:
         if workers_per_node < 1:
             raise ValueError(f"orca: workers_per_node must be at least 1, not {workers_per_node!r}")
         spec = Spec(model, optimizer, loss, metrics, dict(config or {}), scheduler_creator, use_tqdm, sync_stats,
-                    backend)  # fmt: skip
-        del model_dir, log_level, log_to_driver  # where state travels and what is logged is not theirs to say here
+                    backend, log_level)  # fmt: skip
+        del model_dir, log_to_driver  # state and output of workers come back by themselves
         return cls(spec, backend, workers_per_node)
 
     @staticmethod

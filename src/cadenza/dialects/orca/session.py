@@ -35,6 +35,7 @@ class Spec:
     use_tqdm: bool
     sync_stats: bool
     backend: str
+    log_level: int
 
 
 class Session:
@@ -48,6 +49,7 @@ class Session:
         self.section = OrcaSection()
         runner = self.section.facade
         runner.backend, runner.config, runner.sync_stats = spec.backend, spec.config, spec.sync_stats
+        runner.logger.setLevel(spec.log_level)
         measured = named(spec.metrics)
         runner.metrics = list(measured.values())
         native = [Metrics(measured)] if measured else []

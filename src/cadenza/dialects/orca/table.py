@@ -144,7 +144,7 @@ DIALECT = Dialect(
         "bigdl.orca.learn.metrics": f"{_MODULE}.metrics",
         _BASE: f"{_MODULE}.estimator",
         f"{_BASE}.estimator": f"{_MODULE}.estimator",
-        f"{_BASE}.callbacks": f"{_MODULE}.callback",
+        f"{_BASE}.callbacks": _MODULE,
         f"{_BASE}.callbacks.base": f"{_MODULE}.callback",
         f"{_BASE}.callbacks.maincallback": f"{_MODULE}.callback",
         f"{_BASE}.callbacks.model_checkpoint": f"{_MODULE}.model_checkpoint",
