@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -292,6 +293,17 @@ def test_what_is_not_there_is_one_message(words, code, says, here, capsys):
     assert list(here.iterdir()) == []
 
 
+def test_a_warning_is_one_line(here, capsys):
+    assert main(["train", "digits", "fit.epochs=1"]) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda *told: sys.stderr.write(warnings.formatwarning(*told[:4]))  # as outside of pytest
+        assert main(["train", "digits", "fit.epochs=2", "--resume", "~callbacks.early_stopping"]) == 0
+    told = capsys.readouterr().err
+    says = "the checkpoint holds the state of a callback 'EarlyStopping', which this trainer does not have"
+    assert told == f"cadenza: warning: {says}\n"
+
+
 def test_explain_prints_the_score(capsys):
     assert main(["explain", "digits", "callbacks.gradient_clip.norm=1"]) == 0
     assert "before_step" in capsys.readouterr().out
@@ -302,8 +314,8 @@ def test_ablate_says_what_each_contributes(here, capsys):
     said = capsys.readouterr().out
     rows = {line.split("  ")[0]: line for line in said.splitlines()}
     assert "since they only show or save: checkpoint, progress" in said
-    assert "cannot be trained without it" in rows["in_turn"]
-    assert "it measures val/distance" in rows["metrics"]
+    assert "\nin_turn: cannot be trained without it" in said
+    assert "\nmetrics: it measures val/distance\n" in said
     values = [line.rsplit(" ", 1)[1] for line in said.splitlines() if line.startswith("as it is, seed")]
     without = [line.rsplit(" ", 1)[1] for line in said.splitlines() if line.startswith("without ema, seed")]
     contributed = sum(map(float, without)) / 2 - sum(map(float, values)) / 2  # lower is better

@@ -81,21 +81,21 @@ class Ablation:
     def contribution(self, variant: Variant) -> float:
         """How much better the recipe is with the callback; below 0 it does harm."""
         better = variant.mean - self.variants[0].mean
-        return better if self.mode == "min" else -better
+        return (better if self.mode == "min" else -better) + 0.0  # no minus before a zero
 
     def table(self) -> str:
-        """One row for each variant."""
+        """One row for each variant, and below it why some could not be trained."""
         wider = len(self.seeds) > 1
-        rows = []
+        rows, notes = [], []
         for variant in self.variants:
             if variant.problem:
-                rows.append([variant.name, "", *([""] if wider else []), variant.problem])
+                notes.append(f"{variant.name}: {variant.problem}")
                 continue
             part = "" if variant.name == WHOLE else f"{self.contribution(variant):+.5g}"
             spread = [f"{variant.spread:.2g}"] if wider else []
             rows.append([variant.name, f"{variant.mean:.5g}", *spread, part])
         head = ["without", self.metric, *(["spread"] if wider else []), "contributes"]
-        return str(text_table(head, rows, left=1))
+        return "\n".join([str(text_table(head, rows, left=1)), *notes])
 
     def write(self, folder: Path) -> list[Path]:
         """Writes ``ablation.csv``, and ``ablation.png`` if matplotlib is there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 
 OK, ERROR, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -13,11 +14,21 @@ _EXTRA = {"typer", "click", "rich", "hydra", "omegaconf", "yaml", "antlr4"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 143 after SIGTERM."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    wanted = _wants_traceback(words)
+    if _wants_traceback(words):
+        return _main([word for word in words if word != "--traceback"], wanted=True)
+    whole, warnings.formatwarning = warnings.formatwarning, _one_line
+    try:
+        return _main(words, wanted=False)
+    finally:
+        warnings.formatwarning = whole
+
+
+def _main(words: list[str], *, wanted: bool) -> int:
+    """``wanted`` is whether an error is shown with its traceback."""
     try:
         from cadenza.cli.app import run
 
-        return run([word for word in words if word != "--traceback"] if wanted else words)
+        return run(words)
     except KeyboardInterrupt as error:
         print(f"cadenza: interrupted{f': {error}' if str(error) else ''}", file=sys.stderr)
         return INTERRUPTED
@@ -29,6 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             print(_one_message(error), file=sys.stderr)
         return _code(error)
+
+
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning without the line of code that gave it."""
+    return f"cadenza: warning: {message}\n"
 
 
 def _wants_traceback(words: Sequence[str]) -> bool:
