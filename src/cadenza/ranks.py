@@ -65,6 +65,11 @@ def part_for(state: dict[str, Any], rank: int, size: int) -> dict[str, Any] | No
     """What ``rank`` of ``size`` processes takes in the place of what rank 0 saved; None if nothing."""
     parts = state.get("ranks") or [None]
     if len(parts) == size:
+        if rank and parts[rank] is None:
+            raise ValueError(
+                f"the checkpoint was saved with {size} processes, but what rank {rank} had of its own (random numbers, "
+                "its place in the data) is not in it, so it would not go on as it was: go on from another one"
+            )
         return parts[rank]  # type: ignore[no-any-return]
     return _moved(state, parts, rank)
 

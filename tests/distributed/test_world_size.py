@@ -8,8 +8,12 @@ import warnings
 import pytest
 
 from cadenza import launch
+from cadenza.callbacks import Checkpoint
+from cadenza.distributed import RankFailed
+from cadenza.testing import tiny_loader
 
-from .trainings import ledger, train
+from .crew import play, trainer_with
+from .trainings import BreaksOff, ledger, train
 
 SAMPLES = {"ddp": 52, "fsdp": 104}
 STOPS = {"ddp": (3, 22), "fsdp": (10, 30)}
@@ -55,7 +59,48 @@ def test_a_step_sees_as_many_samples(legs):
     assert any("saved with 2 processes and goes on with 1" in one for one in said)
 
 
-def test_what_cannot_be_kept_is_refused_with_the_numbers(tmp_path):
-    train(str(tmp_path / "run"), 3, samples=52, batch_size=2, norm=False, strategy="single")
-    with pytest.raises(ValueError, match="a step of the saved run sees 2 samples; 2 process"):
-        launch(go, str(tmp_path / "run"), None, {"samples": 52, "batch_size": 2, "norm": False}, timeout=100)
+class Divided(list):
+    """Batches of each rank alone."""
+
+    divides_over_ranks = True
+
+
+def go_divided(folder, stop):
+    """Trains on batches that every rank has for itself, with a checkpoint after each step."""
+    callbacks = [Checkpoint("1 step", to=folder, background=False)] + ([BreaksOff(stop)] if stop else [])
+    trainer = trainer_with(callbacks, strategy="auto")
+    try:
+        trainer.fit(Divided(tiny_loader(batch_size=4)), epochs=2, resume="auto")
+    except (KeyError, RankFailed):
+        pass
+    return trainer.clock.batches
+
+
+def go_refused(folder, options):
+    try:
+        return train(folder, **options)
+    except Exception as error:  # one of the ranks may hear of it from the other
+        return str(error)
+
+
+@pytest.fixture(scope="module")
+def refused():
+    """A run of one process that two want to go on with, and what they said; and one of two, that one will want."""
+    how = {"samples": 52, "batch_size": 2, "norm": False}
+    with tempfile.TemporaryDirectory() as folder:
+        train(f"{folder}/run", 3, strategy="single", **how)
+        scenarios = [(go_refused, (f"{folder}/run", how)), (go_divided, (f"{folder}/divided", 4))]
+        yield folder, launch(play, folder, scenarios, timeout=100)
+
+
+def test_what_cannot_be_kept_is_refused_with_the_numbers(refused):
+    _, (said, _) = refused
+    assert "a step of the saved run sees 2 samples; 2 process" in said
+
+
+@pytest.mark.filterwarnings("ignore:.*saved with 2 processes:UserWarning")
+def test_a_loader_that_divides_itself_is_refused_in_mid_epoch_with_the_numbers(refused):
+    folder, (_, batches) = refused
+    assert batches == 4
+    with pytest.raises(ValueError, match="saved with 2 of them, after 3 batches of each, and goes on with 1, which"):
+        go_divided(f"{folder}/divided", None)

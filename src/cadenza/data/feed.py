@@ -10,6 +10,7 @@ from typing import Any
 
 from cadenza.data.generators import Draws, capture, capture_own, pack, put_back, unpack
 from cadenza.data.loader import epoch_listeners
+from cadenza.data.order import splits_itself
 
 VERSION = 1
 
@@ -178,5 +179,18 @@ class Feed:
                 f"the saved position is of a {state['kind']} and this loader is a {self.kind}: give the loader of the "
                 "saved run"
             )
+        self._refuse_moved(state)
         self.end()
         self._loaded = state
+
+    def _refuse_moved(self, state: dict[str, Any]) -> None:
+        """Of a loader that divides the data itself nobody knows what other numbers of processes have had of it."""
+        before, consumed = state.get("moved", self.world_size), state["consumed"]
+        divides = getattr(self, "divided", False) or splits_itself(self.loader)
+        if divides and before != self.world_size and consumed is not None:
+            raise ValueError(
+                f"the {self.stage} loader, a {type(self.loader).__name__}, divides the data over processes itself. The "
+                f"run was saved with {before} of them, after {consumed} batches of each, and goes on with "
+                f"{self.world_size}, which cannot know what is left: use {before} processes, go on from a checkpoint "
+                "that was saved between two epochs, or give a loader that does not divide the data"
+            )

@@ -64,10 +64,12 @@ class _Place:
 def hand_out(ensemble: Ensemble, look: Callable[..., Any]) -> Handed | None:
     """Rank 0 looks for a checkpoint, and all get what it found; if it fails, all do. The store is read once; of a model
     that is spread what lies in parts is left there, and each process reads its own later."""
-    world, found, problem = ensemble.world, None, None
+    world, found, problem, parts = ensemble.world, None, None, None
     if world.is_main:
         try:
             found = look() if ensemble.crew is None else _looked_together(look)
+            if found is not None:
+                parts = [part_for(found.state, rank, world.world_size) for rank in range(world.world_size)]
         except Exception as error:
             problem = error
     elif ensemble.crew is not None:
@@ -80,11 +82,8 @@ def hand_out(ensemble: Ensemble, look: Callable[..., Any]) -> Handed | None:
     name = from_main(None if found is None else found.name)
     if name is None:
         return None
-    parts: list[Any] | None = None
-    if found is not None:
-        parts = [part_for(found.state, rank, world.world_size) for rank in range(world.world_size)]
-        if saved_size(found.state) != world.world_size:
-            warn_of_move(found.state, world.world_size)
+    if found is not None and saved_size(found.state) != world.world_size:
+        warn_of_move(found.state, world.world_size)
     common = shared(found.state) if found is not None else None
     if common is not None and ensemble.crew is not None and _sharding().in_parts(common):
         common["shards"] = (found.shelf, found.name)  # type: ignore[union-attr]

@@ -7,9 +7,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import distributed as dist
+
+from cadenza.distributed.rendezvous import fresh_store, has_old_store
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,13 @@ class World:
             backend: str | None = "cpu:gloo,cuda:nccl"
         else:
             backend = "gloo"
-        how = f"tcp://{self.address}:{self.port}" if self.source == "slurm" else "env://"
+        how: dict[str, Any] = {
+            "init_method": f"tcp://{self.address}:{self.port}" if self.source == "slurm" else "env://"
+        }
+        if self.source == "torchrun" and has_old_store(os.environ):
+            how = {"store": fresh_store(str(self.address), self.port or 0, self.rank, self.world_size, timeout)}
         dist.init_process_group(
-            backend, init_method=how, rank=self.rank, world_size=self.world_size, timeout=timedelta(seconds=timeout)
+            backend, rank=self.rank, world_size=self.world_size, timeout=timedelta(seconds=timeout), **how
         )
 
     def device(self, kind: str) -> torch.device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import pickle
 import subprocess
@@ -108,6 +109,7 @@ class Worker:
         command = [sys.executable, "-m", "cadenza.distributed.launchers.worker", str(self.file)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
         self.ended_at: float | None = None
+        self.ended_here = False
 
     def hand_over(self, payload: bytes) -> None:
         """Sends the work in a thread of its own: a worker that dies early must not block the others' start."""
@@ -135,6 +137,7 @@ class Worker:
     def end(self) -> None:
         """Ends the process if it still runs, and lets go of the pipe."""
         if self.process.poll() is None:
+            self.ended_here = True
             self.process.kill()
         self.process.wait()
         if self.process.stdin is not None:
@@ -168,12 +171,11 @@ def wait_for(crew: list[Worker], timeout: float | None) -> None:
 def raise_first(crew: list[Worker]) -> None:
     """Raises the first error of a worker: one that is its own rather than the news of another's."""
     errors = [(worker, found) for worker in crew if (found := worker.left()) is not None and "error" in found]
-    silent = [worker for worker in crew if worker.process.returncode != 0 and worker.left() is None]
+    silent = [w for w in crew if w.process.returncode != 0 and w.left() is None and not w.ended_here]
     own = sorted((pair for pair in errors if not pair[1]["news"]), key=lambda pair: pair[1]["when"])
-    ended_first = [worker for worker in silent if worker.process.returncode != -9 or not errors] or silent
     for worker, found in own[:1]:
         raise_told(worker.rank, found)
-    for worker in ended_first[:1]:
+    for worker in sorted(silent, key=lambda one: one.ended_at or math.inf)[:1]:
         code = worker.process.returncode
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         raise WorkerDied(f"the process of rank {worker.rank} of {len(crew)} was ended {how}, and left no error behind")
