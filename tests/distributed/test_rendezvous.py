@@ -16,6 +16,7 @@ from cadenza.distributed.rendezvous import fresh_store
 def port():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
     yield store.port
+    del store  # its server ends with it
 
 
 def meet(port, rank, begin):
