@@ -60,7 +60,7 @@ def through(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     return shelf.read(shelf.write("s", state)).state
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(state=st.dictionaries(texts.filter(lambda name: name != "$"), trees, max_size=3), model=trees)
 def test_any_tree_comes_back_as_it_was(state: dict[str, Any], model: Any) -> None:
     state = {**state, "model": model}
