@@ -8,12 +8,13 @@ import logging as _logging
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
-    from cadenza.callback import Callback, MainCallback, Order, Watch, not_a_point
+    from cadenza.callback import Callback, Order, Watch, not_a_point
     from cadenza.clock import Clock, Duration
     from cadenza.decisions import Best
     from cadenza.distributed import launch
     from cadenza.execution.options import Execution
     from cadenza.history import History
+    from cadenza.main_callback import MainCallback
     from cadenza.points import POINTS
     from cadenza.preemption import Preempted
     from cadenza.registration import CallbackError
@@ -51,7 +52,7 @@ _PLACES = {
     "Duration": "cadenza.clock",
     "Execution": "cadenza.execution.options",
     "History": "cadenza.history",
-    "MainCallback": "cadenza.callback",
+    "MainCallback": "cadenza.main_callback",
     "Order": "cadenza.callback",
     "Preempted": "cadenza.preemption",
     "Run": "cadenza.run",

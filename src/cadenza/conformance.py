@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from cadenza.callback import Callback, MainCallback
+from cadenza.callback import Callback
+from cadenza.main_callback import MainCallback
 from cadenza.points import ITERATION, POINTS, REQUESTS, Kind
 from cadenza.rng import rng_kept, rng_state, seed_everything
 from cadenza.when import When

@@ -12,8 +12,9 @@ from cadenza.requests import PAUSED, STOP
 from cadenza.rows import Rows
 
 if TYPE_CHECKING:
-    from cadenza.callback import Callback, MainCallback
+    from cadenza.callback import Callback
     from cadenza.decisions import Best
+    from cadenza.main_callback import MainCallback
     from cadenza.plan import Watched
     from cadenza.training import Training
 

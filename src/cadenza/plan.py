@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from cadenza.callback import Callback, MainCallback, Watch, as_around, infer_mode, overrides
+from cadenza.callback import Callback, Watch, as_around, infer_mode, overrides
 from cadenza.execution.backward import notice_own_steps
 from cadenza.execution.executor import Executor
 from cadenza.execution.options import Execution
 from cadenza.execution.step import needs_closure
+from cadenza.main_callback import MainCallback
 from cadenza.points import BEHAVIOURS, POINTS, STAGES, Kind, Point
 from cadenza.registration import CallbackError, check_callback, check_together
 from cadenza.requests import BIT, OF_ITERATION

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Protocol
 
-from cadenza.callback import BEHAVIOUR_NAMES, Callback, FunctionCallback, MainCallback
-from cadenza.points import POINTS, REQUESTS, STAGES, Kind, looks_like_a_point, nearest
+from cadenza.callback import BEHAVIOUR_NAMES, Callback, FunctionCallback
+from cadenza.main_callback import MainCallback
+from cadenza.misspelt import looks_like_a_point, nearest
+from cadenza.points import POINTS, REQUESTS, STAGES, Kind
 from cadenza.stubs import Stubs
 
 _BASES = (Stubs, Callback, MainCallback)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from cadenza.callback import Callback, MainCallback, as_around
+from cadenza.callback import Callback, as_around
 from cadenza.clock import Clock, Duration
+from cadenza.main_callback import MainCallback
 from cadenza.points import POINTS, SPAN, Kind, Point
 
 if TYPE_CHECKING:

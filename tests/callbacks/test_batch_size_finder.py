@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
 
 import cadenza
-from cadenza.callback import Callback, MainCallback
+from cadenza.callback import Callback
 from cadenza.callbacks.batch_size_finder import BatchSizeFinder, find_batch_size, is_out_of_memory, largest
 from cadenza.callbacks.schedules import PolynomialSchedule
+from cadenza.main_callback import MainCallback
 from cadenza.rng import seed_everything
 from cadenza.testing import check_callback, tiny_data
 

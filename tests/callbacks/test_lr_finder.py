@@ -15,9 +15,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import cadenza
-from cadenza.callback import Callback, MainCallback
+from cadenza.callback import Callback
 from cadenza.callbacks.lr_finder import LRFinder, Sweep, find_lr
 from cadenza.callbacks.schedules import CosineSchedule
+from cadenza.main_callback import MainCallback
 from cadenza.registration import CallbackError
 from cadenza.rng import seed_everything
 from cadenza.testing import Recorder, check_callback, tiny_data, tiny_loader

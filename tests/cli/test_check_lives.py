@@ -8,7 +8,8 @@ from torch import nn
 
 import cadenza
 from cadenza import Trainer, Watch
-from cadenza.callback import BEHAVIOUR_NAMES, Callback, MainCallback
+from cadenza.callback import BEHAVIOUR_NAMES, Callback
+from cadenza.main_callback import MainCallback
 from cadenza.points import FIELDS, POINTS, REQUESTS, SPAN, Kind
 from cadenza.testing import tiny_classifier, tiny_loader
 

@@ -4,7 +4,8 @@ import pytest
 
 from cadenza import CallbackError
 from cadenza.cli.check import check_file
-from cadenza.points import FOREIGN, POINTS
+from cadenza.misspelt import FOREIGN
+from cadenza.points import POINTS
 from cadenza.registration import check_callback
 
 from .checked import build, messages

@@ -25,6 +25,7 @@ ORDER = (
     "quiet",
     "run",
     "callback",
+    "main_callback",
     "execution",
     "when",
     "registration",

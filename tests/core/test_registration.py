@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from cadenza import Callback, CallbackError, MainCallback, Trainer, When, not_a_point
-from cadenza.points import FOREIGN, POINTS
+from cadenza.misspelt import FOREIGN
+from cadenza.points import POINTS
 from cadenza.testing import Recorder, tiny_classifier
 
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from cadenza.callback import Callback, MainCallback, Order
+from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import flags, whole
 from cadenza.callbacks.snapshot import put_back
 from cadenza.callbacks.trial import main_callback, trainer_beside
 from cadenza.data import length_of
+from cadenza.main_callback import MainCallback
 
 if TYPE_CHECKING:
     from cadenza.run import Run

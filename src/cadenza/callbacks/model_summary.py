@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from cadenza.callback import Callback, MainCallback, Order
+from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import stream as stream_or_none
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.text_table import tell, text_table
 from cadenza.data import to_device
+from cadenza.main_callback import MainCallback
 from cadenza.rng import rng_kept
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cadenza.callback import Callback, MainCallback
+from cadenza.callback import Callback
+from cadenza.main_callback import MainCallback
 
 if TYPE_CHECKING:
     from cadenza.trainer import Trainer

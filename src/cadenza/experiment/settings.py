@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from cadenza.callback import MainCallback
 from cadenza.explain import explain
+from cadenza.main_callback import MainCallback
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -6,12 +6,13 @@ import ast
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from cadenza.callback import Callback, MainCallback
+from cadenza.callback import Callback
 from cadenza.cli.checking.classes import Family, is_callback_path
 from cadenza.cli.checking.functions import last_name
 from cadenza.cli.checking.names import Names
 from cadenza.cli.checking.shapes import Remark, remarks_of
 from cadenza.cli.checking.trainers import TRAINERS, is_trainer
+from cadenza.main_callback import MainCallback
 from cadenza.registration import check_callback, check_together
 
 _DECLARED = frozenset({**Callback.__annotations__, **MainCallback.__annotations__})

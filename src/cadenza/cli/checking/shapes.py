@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from cadenza.callback import BEHAVIOUR_NAMES, Callback, MainCallback
+from cadenza.callback import BEHAVIOUR_NAMES, Callback
 from cadenza.cli.checking.classes import Family, methods
 from cadenza.cli.checking.functions import binding, yields
 from cadenza.cli.checking.names import Function
 from cadenza.cli.checking.trainers import Given
-from cadenza.points import POINTS, looks_like_a_point
+from cadenza.main_callback import MainCallback
+from cadenza.misspelt import looks_like_a_point
+from cadenza.points import POINTS
 from cadenza.registration import CallbackError, check_callback, check_signature, nearest_point
 
 Remark = tuple[ast.AST, str]

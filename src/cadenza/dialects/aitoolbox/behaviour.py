@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cadenza.callback import MainCallback
 from cadenza.dialects.aitoolbox.models import AbstractModelFeedDefinition, Feeding, TTModel
 from cadenza.dialects.aitoolbox.multi import MultiLoss
+from cadenza.main_callback import MainCallback
 
 if TYPE_CHECKING:
     from cadenza.run import Run

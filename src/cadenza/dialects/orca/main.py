@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from cadenza.callback import BEHAVIOUR_NAMES, MainCallback, Order, zero_grad
+from cadenza.callback import BEHAVIOUR_NAMES, Order
 from cadenza.dialects.adapter import Adapter, Foreign, Player, Section, in_turn, overridden
 from cadenza.dialects.orca.table import DIALECT
 from cadenza.dialects.table import Hook
 from cadenza.fields import FieldError
+from cadenza.main_callback import MainCallback, zero_grad
 from cadenza.registration import CallbackError
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from cadenza.callback import MainCallback
 from cadenza.dialects.supergradients.building import build
 from cadenza.dialects.supergradients.registry import register_loss
 from cadenza.dialects.supergradients.upkeep import unpacked
+from cadenza.main_callback import MainCallback
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as judge
 from torch.utils.data import TensorDataset
 
-from cadenza.callback import MainCallback
+from cadenza.main_callback import MainCallback
 
 if TYPE_CHECKING:
     from cadenza.run import Run
