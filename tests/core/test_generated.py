@@ -12,11 +12,11 @@ from types import ModuleType
 import pytest
 
 from cadenza import Callback, MainCallback, Run
+from cadenza.misspelt import FOREIGN, looks_like_a_point, nearest
 from cadenza.points import (
     BEHAVIOURS,
     EVENTS,
     FIELDS,
-    FOREIGN,
     ITERATION,
     MODES,
     POINTS,
@@ -25,8 +25,6 @@ from cadenza.points import (
     SPANS,
     STAGES,
     Kind,
-    looks_like_a_point,
-    nearest,
 )
 from cadenza.stubs import Stubs
 
