@@ -130,7 +130,7 @@ def visualize_segmentation(path: Path) -> None:
     train = DataLoader(TensorDataset(images[:64], masks[:64]), 16, shuffle=True)
     val = DataLoader(TensorDataset(images[64:], masks[64:]), 16)
     show = Visualize("segmentation", 4, classes=["ground", "disc", "square"], path=path)
-    trainer(model, nn.CrossEntropyLoss(), show, lr=1e-2).fit(train, val, epochs=8)
+    trainer(model, nn.CrossEntropyLoss(), show, lr=1e-2).fit(train, val, epochs=24)
 
 
 def lr_finder(path: Path) -> None:

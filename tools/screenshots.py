@@ -52,10 +52,10 @@ FLAGS = (
 )
 LARGEST = 150_000
 SHOTS = {
-    "report_light": ("report", 1180, 1560, "light"),
-    "report_dark": ("report", 1180, 1560, "dark"),
+    "report_light": ("report", 1180, 1665, "light"),
+    "report_dark": ("report", 1180, 1665, "dark"),
     "report_narrow": ("report", 390, 1500, "light"),
-    "comparison": ("comparison", 1180, 1180, "light"),
+    "comparison": ("comparison", 1180, 985, "light"),
 }
 """For each picture the page, its width and height, and the colours."""
 

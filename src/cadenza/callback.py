@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
@@ -136,7 +137,10 @@ class Watch(Callback):
         self.mode = mode
 
 
-LOWER_IS_BETTER = ("loss", "error", "err", "perplexity", "ppl", "mae", "mse", "rmse", "nll", "wer", "cer", "seconds")
+LOWER_IS_BETTER = frozenset(
+    "loss losses error errors err perplexity ppl mae mse rmse msle rmsle mape smape nll kl kld wer cer ece brier fid "
+    "distance seconds".split()
+)
 
 
 def infer_mode(metric: str) -> str:
@@ -145,7 +149,7 @@ def infer_mode(metric: str) -> str:
     >>> infer_mode("val/loss"), infer_mode("val/accuracy")
     ('min', 'max')
     """
-    words = metric.lower().replace("/", "_").replace("-", "_").split("_")
+    words = [word.rstrip("0123456789") for word in re.split(r"[^a-z0-9]+", metric.lower())]
     return "min" if any(word in LOWER_IS_BETTER or word.endswith(("loss", "error")) for word in words) else "max"
 
 

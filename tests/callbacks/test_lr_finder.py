@@ -279,6 +279,14 @@ def test_the_figure_is_drawn_without_a_display(tmp_path: Path) -> None:
     assert len(Sweep((0.1, 1.0), (1, 2), (1, 2)).plot().axes[0].lines) == 2
 
 
+def test_a_last_loss_that_flies_away_does_not_hide_the_others() -> None:
+    sweep = Sweep((0.01, 0.1, 1.0, 10.0), (2.0, 1.8, 0.9, 9000.0), (2.0, 1.9, 1.2, 4.0))
+    low, high = sweep.plot().axes[0].get_ylim()
+    assert 0 < low < 0.9
+    assert 4.0 < high < 5.0
+    assert Sweep((0.1,), (float("nan"),), (float("nan"),)).plot().axes[0].lines
+
+
 def test_a_second_fit_sweeps_again() -> None:
     trainer, _ = training(LRFinder(steps=5))
     trainer.fit(tiny_loader(), epochs=3)

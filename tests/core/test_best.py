@@ -164,7 +164,19 @@ def test_nobody_watches() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["val/loss", "val/near/loss", "train/mse", "val/top1_error", "val/rmse", "wer", "val/focal_loss"]
+    "name",
+    [
+        "val/loss",
+        "val/near/loss",
+        "train/mse",
+        "val/top1_error",
+        "val/rmse",
+        "wer",
+        "val/focal_loss",
+        "val/loss2",
+        "val.mape",
+        "fid",
+    ],
 )
 def test_lower_is_better(name: str) -> None:
     assert infer_mode(name) == "min"

@@ -55,6 +55,10 @@ class Sweep:
         if self.suggestion is not None:
             axes.axvline(self.suggestion, linestyle="--", color="gray", label=f"suggestion {self.suggestion:.3g}")
         axes.set(xscale="log", xlabel="learning rate", ylabel="loss")
+        seen = [loss for loss in self.smoothed if math.isfinite(loss)]
+        if seen:  # a last loss that flies away would press all the others onto one line
+            room = 0.1 * (max(seen) - min(seen)) or 1.0
+            axes.set_ylim(min(*self.losses, *seen) - room, max(seen) + room)
         axes.legend()
         if path is not None:
             figure.savefig(path)
