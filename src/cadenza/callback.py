@@ -138,8 +138,8 @@ class Watch(Callback):
 
 
 LOWER_IS_BETTER = frozenset(
-    "loss losses error errors err perplexity ppl mae mse rmse msle rmsle mape smape nll kl kld wer cer ece brier fid "
-    "distance seconds".split()
+    {"loss", "losses", "error", "errors", "err", "perplexity", "ppl", "nll", "kl", "kld", "wer", "cer", "ece", "brier"}
+    | {"mae", "mse", "rmse", "msle", "rmsle", "mape", "smape", "fid", "distance", "seconds"}
 )
 
 

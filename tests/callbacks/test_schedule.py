@@ -171,6 +171,56 @@ def test_every_step_has_the_learning_rate_of_the_formula(name: str) -> None:
     assert Setting(make()).fit() == pytest.approx([LR * formula(k) for k in range(TOTAL)], rel=1e-12, abs=1e-15)
 
 
+BOTH: dict[str, tuple[Callable[..., Schedule], str, Callable[[float], float]]] = {
+    "constant": (ConstantSchedule, "count", lambda n: 1.0),
+    "step": (lambda **more: StepSchedule(3, gamma=0.5, cadence="step", **more), "count", lambda n: 0.5 ** (n // 3)),
+    "multi-step": (
+        lambda **more: MultiStepSchedule([2, 9], gamma=0.5, cadence="step", **more),
+        "count",
+        lambda n: 0.5 ** ((n >= 2) + (n >= 9)),
+    ),
+    "exponential": (lambda **more: ExponentialSchedule(0.9, cadence="step", **more), "count", lambda n: 0.9**n),
+    "polynomial": (lambda **more: PolynomialSchedule(2, 0.1, **more), "progress", lambda x: 0.1 + 0.9 * (1 - x) ** 2),
+    "cosine": (lambda **more: CosineSchedule(0.1, **more), "progress", lambda x: half_wave(1, 0.1, x)),
+    "function": (lambda **more: FunctionSchedule(lambda x: 1 - x / 2, **more), "progress", lambda x: 1 - x / 2),
+    "one-cycle": (
+        lambda **more: OneCycleSchedule(0.25, 10, 10, **more),
+        "progress",
+        lambda x: half_wave(0.1, 1, x / 0.25) if x < 0.25 else half_wave(1, 0.01, (x - 0.25) / 0.75),
+    ),
+    "flat-cosine": (
+        lambda **more: FlatCosineSchedule(0.5, 0.1, **more),
+        "progress",
+        lambda x: 1 if x < 0.5 else half_wave(1, 0.1, (x - 0.5) / 0.5),
+    ),
+    "plateau that was never reached": (
+        lambda **more: PlateauSchedule("train/loss", patience=99, **more),
+        "count",
+        lambda n: 1.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("to", [None, 0.0, 0.25])
+@pytest.mark.parametrize("unit", ["steps", "epochs"])
+@pytest.mark.parametrize("name", BOTH)
+def test_every_ready_one_with_warm_up_and_cool_down(name: str, unit: str, to: float | None) -> None:
+    """A ramp up to where the curve is, the curve, and from where it is then a ramp to the end."""
+    make, of, curve = BOTH[name]
+    up, down = (3, 4) if unit == "steps" else (STEPS, STEPS)
+    texts = (f"{up} steps", f"{down} steps") if unit == "steps" else ("1 epoch", "1 epoch")
+    expected = []
+    for k in range(TOTAL):
+        last = min(k, TOTAL - down)
+        at = curve(last if of == "count" else max(last - up, 0) / (TOTAL - up - down))
+        value = at * min(1, (k + 1) / (up + 1))
+        if k > TOTAL - down and to is not None:
+            value = at + (to - at) * (k - (TOTAL - down)) / down
+        expected.append(LR * value)
+    lrs = Setting(make(warmup=texts[0], cooldown=texts[1], cooldown_to=to)).fit()
+    assert lrs == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
 @pytest.mark.parametrize("name", ["cosine", "polynomial", "one-cycle", "cosine with warm-up and cool-down"])
 def test_a_fit_that_is_given_in_steps_is_as_long(name: str) -> None:
     make, formula = FORMULAS[name]
