@@ -293,10 +293,10 @@ def test_right_classes_are_green_and_wrong_ones_red_with_the_true_one():
         Sample(image, label(1, 0.5), label(0)),
         Sample(image, label(2)),
     ]
-    figure = draw_samples(samples, Look(["cat", "dog"]), "val, epoch 3")
+    figure = draw_samples(samples, Look(["cat", "dog", "hen"]), "val, epoch 3")
     titles = [(axes.get_title(), to_hex(axes.title.get_color())) for axes in figure.axes[:3]]
     assert titles[:2] == [("cat (93%)", RIGHT), ("dog (50%)\nis cat", WRONG)]
-    assert titles[2][0] == "2"
+    assert titles[2][0] == "hen"
     numpy.testing.assert_allclose(figure.axes[0].images[0].get_array(), image.permute(1, 2, 0).numpy())
     assert "val, epoch 3" in texts(figure)
     assert_nothing_is_cut(figure)
@@ -412,3 +412,18 @@ def test_a_failure_is_a_warning_if_asked():
 def test_bad_arguments_are_refused(arguments, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         Visualize(*arguments, **options)
+
+
+@pytest.mark.parametrize("names", [["cat", "dog"], ["cat", "dog", "cow", "hen"]])
+def test_as_many_names_as_the_model_tells_classes_apart(names):
+    with pytest.raises(ValueError, match=f"3 classes apart, but classes has {len(names)}: cat, dog"):
+        fit(Visualize("classification", classes=names), model=classifier(3))
+    fit(Visualize("classification", classes=range(3)), model=classifier(3))
+    assert len(list(Path("runs").iterdir())) == 1
+
+
+def test_a_class_without_a_name_is_an_error_in_any_task():
+    assert Look(["cat", "dog"]).name(1) == "dog"
+    for label in (2, -1):
+        with pytest.raises(ValueError, match=f"there is a class {label}, but classes has the names of 2: cat, dog"):
+            Look(["cat", "dog"]).name(label)

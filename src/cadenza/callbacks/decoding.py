@@ -147,6 +147,14 @@ def find_images(inputs: Any) -> Sequence[Tensor]:
     )
 
 
+def class_count(output: Any) -> int | None:
+    """How many classes the scores in an output tell apart; None if it holds no scores."""
+    scores = main_tensor(output)
+    if not scores.is_floating_point():
+        return None
+    return scores.size(1) if scores.dim() > 1 and scores.size(1) > 1 else 2
+
+
 def main_tensor(output: Any) -> Tensor:
     """The tensor in which a model says what it predicts."""
     if isinstance(output, Mapping):

@@ -43,8 +43,12 @@ class Look:
 
     def name(self, label: Tensor | int) -> str:
         index = int(label)
-        known = self.classes is not None and 0 <= index < len(self.classes)
-        return plain(self.classes[index] if self.classes is not None and known else index, 18)
+        if self.classes is None:
+            return plain(index, 18)
+        if not 0 <= index < len(self.classes):
+            named = ", ".join(self.classes)
+            raise ValueError(f"there is a class {index}, but classes has the names of {len(self.classes)}: {named}")
+        return plain(self.classes[index], 18)
 
     def shown(self, image: Tensor) -> Tensor:
         """The image as it was before it was normalised: (H, W) grey or (H, W, 3) colour, from 0 to 1."""

@@ -68,6 +68,8 @@ class Sweep:
 class LRFinder(Callback):
     """Turns a fit into a sweep over learning rates, and then puts everything back.
 
+    ![The loss over the learning rate, with a mark where it falls fastest](images/lr_finder.png)
+
     Step i of ``steps`` is made with the learning rate ``start * (end / start) ** (i / (steps - 1))``; if groups have
     different rates, this is that of the first one and the others keep their ratio to it. The sweep stops early when the
     smoothed loss is more than ``stop_factor`` times its best so far (None: never for that), or the loss is not finite.

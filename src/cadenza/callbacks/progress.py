@@ -35,6 +35,12 @@ class Progress(Callback):
     A live line in a terminal (if rich is installed) or in a notebook; elsewhere a line an epoch, and one each half
     minute within it. It updates at most ten times a second, and only then reads the loss from the device.
 
+    ![A line for each epoch, and a bar for the one that runs](images/progress.svg)
+
+    ``display`` is "auto", "rich" (the live line), "plain" (lines), "notebook", or None for nothing. ``stream`` is where
+    it is written, standard output by default. A stream that fails, or is closed, is warned of once and given up; the
+    run goes on.
+
     >>> import cadenza, torch
     >>> from cadenza.testing import tiny_classifier, tiny_loader
     >>> model = tiny_classifier()

@@ -163,6 +163,8 @@ class Visualize(Callback, Faults):
     def _take(self, run: Run, most: int) -> list[Sample]:
         images = (self.images or decoding.find_images)(run.inputs)
         kind, decode, decode_targets, _ = TASKS[self.task]
+        if self.decode is None and self.look.classes is not None and kind is not Boxes:
+            self._check_names(self.look.classes, decoding.class_count(run.output))
         predicted = as_entries((self.decode or decode)(run.output), kind)
         targets = run.targets
         true = None if targets is None else as_entries((self.decode_targets or decode_targets)(targets), kind)
@@ -173,6 +175,13 @@ class Visualize(Callback, Faults):
             Sample(images[row].detach().clone(), copied(predicted[row]), None if true is None else copied(true[row]))
             for row in range(min(most, len(images)))
         ]
+
+    def _check_names(self, names: Sequence[str], count: int | None) -> None:
+        if count is not None and count != len(names):
+            given = ", ".join(names)
+            raise ValueError(
+                f"{self.name}: the model tells {count} classes apart, but classes has {len(names)}: {given}"
+            )
 
 
 def as_entries(found: Any, kind: type) -> list[Any]:
