@@ -36,13 +36,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture
-def hit(tmp_path: Path) -> tuple[Path, Path]:
+@pytest.fixture(scope="module")
+def hit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A script whose training met a NaN, and the file that was written of it."""
-    script = tmp_path / "mine.py"
+    folder = tmp_path_factory.mktemp("hit")
+    script = folder / "mine.py"
     script.write_text(SCRIPT)
-    subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, capture_output=True)
-    (file,) = (tmp_path / "nan").iterdir()
+    subprocess.run([sys.executable, str(script)], cwd=folder, check=True, capture_output=True)
+    (file,) = (folder / "nan").iterdir()
     return script, file
 
 
