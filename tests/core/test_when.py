@@ -249,9 +249,9 @@ def test_a_window_needs_an_edge_and_a_callback() -> None:
         When(Recorder())
     with pytest.raises(TypeError, match="MainCallback owns what happens in every iteration"):
         When(MainCallback(), every="2 steps")
-    with pytest.raises(TypeError, match="limits a cadenza.Callback, and str is none"):
+    with pytest.raises(TypeError, match=r"limits a cadenza\.Callback, and str is none"):
         When("Recorder", every="2 steps")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="limits a cadenza.Callback, and "):
+    with pytest.raises(TypeError, match=r"limits a cadenza\.Callback, and type is none"):
         When(Recorder, every="2 steps")  # type: ignore[arg-type]
     for bad in ("0 steps", "often", "2 moons"):
         with pytest.raises(ValueError, match=r"steps|duration|unit"):
