@@ -256,7 +256,11 @@ def test_wandb_logs_each_epoch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_progress_bars(capsys: pytest.CaptureFixture[str]) -> None:
     estimator(use_tqdm=True).fit(data_creator, epochs=2, batch_size=8, validation_data=data_creator)
     estimator().predict(data_creator, callbacks=[TqdmCallback()])
+    again = estimator(use_tqdm=True)
+    for _ in range(2):
+        again.fit(data_creator, epochs=1, batch_size=8)
     shown = capsys.readouterr().err
+    assert "epoch 2/2: 100%" in shown.rsplit("prediction", 1)[-1]  # a further fit counts on
     for line in ("epoch 1/2: 100%", "epoch 2/2: 100%", "validation: 100%", "prediction: 100%", "loss="):
         assert line in shown
 

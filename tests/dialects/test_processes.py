@@ -135,6 +135,8 @@ def train_supergradients(root: str) -> tuple[list[int], list[tuple[int, bool]], 
         "silent_mode": True,
         "phase_callbacks": [saved],
     }
+    with pytest.raises(ValueError, match="sync_bn needs GPUs"):  # found although no process group has begun yet
+        Trainer("other", root).train(model, {**params, "sync_bn": True}, points(), points())
     trainer = Trainer("mine", root)
     trainer.train(model, params, points(), points())
     return saved.safe, saved.everywhere, model.weight.detach(), trainer.checkpoints_dir_path

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from cadenza.dialects.supergradients import Phase, PhaseCallback, PhaseContext, Trainer
+from cadenza.dialects.supergradients.environment import synchronised
 from cadenza.testing import tiny_classifier, tiny_loader
 
 from .test_supergradients_trainer import PARAMS
@@ -66,6 +67,15 @@ def test_a_loss_that_is_a_function_is_compiled_too(tmp_path: Path) -> None:
 
     _, results = trained(tmp_path, loss=halved, torch_compile_loss=True, torch_compile_options=PLAIN)
     assert results["valid"]["loss"] > 0
+
+
+def test_sync_bn_takes_hold_where_there_are_several_processes_with_gpus() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    assert synchronised(model, world_size=1, device="cpu") is model
+    assert isinstance(model[1], nn.BatchNorm1d)
+    with pytest.raises(ValueError, match=r"^supergradients: sync_bn needs GPUs"):
+        synchronised(model, world_size=2, device="cpu")
+    assert isinstance(synchronised(model, world_size=2, device="cuda")[1], nn.SyncBatchNorm)  # type: ignore[index]
 
 
 def test_sync_bn_changes_nothing_in_one_process(tmp_path: Path) -> None:

@@ -233,7 +233,8 @@ def _checked_evaluation(every: bool | int) -> bool | int:
 def _checked_gpu_mode(mode: str) -> str:
     if mode == "dp":
         raise ValueError(
-            "aitoolbox: gpu_mode='dp' is not carried: torch.nn.DataParallel is slower than 'ddp' in all cases"
+            "aitoolbox: gpu_mode='dp' is not carried: torch.nn.DataParallel holds all devices in one process; start a "
+            "process for each and use gpu_mode='ddp'"
         )
     if mode not in ("single", "ddp"):
         raise ValueError(f"gpu_mode is 'single' or 'ddp', not {mode!r}")

@@ -26,7 +26,7 @@ class TqdmCallback(Callback):
         self._bar: Any = None
 
     def before_train_epoch(self, runner: Runner) -> None:
-        self._open(runner, runner.train_loader, f"epoch {runner.epochs + 1}/{runner.num_epochs}")
+        self._open(runner, runner.train_loader, f"epoch {runner.epochs + 1}/{runner.run.num_epochs}")
 
     def after_train_iter(self, runner: Runner) -> None:
         self._advance(runner)

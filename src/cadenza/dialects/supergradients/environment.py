@@ -9,7 +9,7 @@ from enum import Enum, unique
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = [
     "MultiGPUMode",
@@ -66,6 +66,16 @@ def chosen() -> dict[str, Any]:
 
 def is_distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def synchronised(model: nn.Module, world_size: int, device: str) -> nn.Module:
+    """``model`` with batch statistics over all processes, where there are several (``sync_bn``)."""
+    if world_size == 1:
+        return model
+    if device == "cpu":
+        raise ValueError("supergradients: sync_bn needs GPUs: torch.nn.SyncBatchNorm does not run on CPUs")
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    return converted
 
 
 def _local_rank() -> int:

@@ -31,7 +31,7 @@ from cadenza.dialects.supergradients.checkpoints import (
     training_state,
 )
 from cadenza.dialects.supergradients.compiling import compile_options, compiled, compiled_loss
-from cadenza.dialects.supergradients.environment import broadcast_from_master, chosen, is_distributed
+from cadenza.dialects.supergradients.environment import broadcast_from_master, chosen, synchronised
 from cadenza.dialects.supergradients.loggers import BaseSGLogger, check_params
 from cadenza.dialects.supergradients.losses import BatchWithExtras, loss_names, make_loss
 from cadenza.dialects.supergradients.metrics import metrics_by_name
@@ -43,6 +43,7 @@ from cadenza.dialects.supergradients.sources import Source
 from cadenza.dialects.supergradients.watching import watched_name
 from cadenza.distributed.world import World
 from cadenza.trainer import Trainer as CadenzaTrainer
+from cadenza.trainer import choose_device
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -58,8 +59,10 @@ class Session:
         self, name: str, folder: Path, model: nn.Module, params: TrainingParams, loaders: dict[str, Any]
     ) -> None:
         params.check()
-        if params.sync_bn and is_distributed():
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        options = chosen()
+        device = choose_device(options["device"]).type
+        if params.sync_bn:
+            model = synchronised(model, World.detect().world_size, device)
         self.name, self.folder, self.params, self.loaders = name, folder, params, loaders
         self.results: dict[str, Any] = {}
         self.settled = False
@@ -86,13 +89,12 @@ class Session:
         self.watch = watched_name(params.metric_to_watch, self.names, self.valid_metrics) if watched else None
         self.ema = self._ema()
         self.average = self._average()
-        options = chosen()
         self.logger = self._logger()
         self.trainer = CadenzaTrainer(
             model,
             self.optimizer,
             self.criterion,
-            callbacks=self.callbacks(model, str(options["device"])),
+            callbacks=self.callbacks(model, device),
             device=options["device"],
             strategy=options["strategy"],
             seed=params.seed,
@@ -138,7 +140,7 @@ class Session:
         if params.pre_prediction_callback is not None:
             made.append(PrePrediction(build("callback", params.pre_prediction_callback)))
         if params.mixed_precision:
-            made.append(Precision("fp16" if "cuda" in device else "bf16"))
+            made.append(Precision("fp16" if device == "cuda" else "bf16"))
         if params.batch_accumulate > 1:
             made.append(Accumulate(params.batch_accumulate))
         if params.max_train_batches or params.max_valid_batches:
