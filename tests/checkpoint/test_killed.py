@@ -132,12 +132,14 @@ def memory() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the operation is done", "after it"])
-def test_on_an_object_store(memory: Any, after: bool) -> None:
+@pytest.mark.parametrize("part", [1, 2], ids=["whole writes", "short writes"])
+def test_on_an_object_store(memory: Any, after: bool, part: int) -> None:
     def attempt(k: int) -> float | None:
         memory.store.clear()
         prepared(Shelf("memory://run"))
         try:
-            save_third(Shelf("memory://run", filesystem=FaultyFileSystem(memory, Fuse(k, after=after))))
+            short = FaultyFileSystem(memory, Fuse(k, after=after), short=lambda count: max(1, count // part))
+            save_third(Shelf("memory://run", filesystem=short))
         except Killed:
             return check_after(Shelf("memory://run"))
         check_after(Shelf("memory://run"), finished=True)
