@@ -47,7 +47,7 @@ def setup_device(multi_gpu: str | None = None, num_gpus: int | None = None, devi
     """Says on which device the next trainings run. Processes are started from outside, one for each device."""
     mode = "OFF" if multi_gpu is None else str(getattr(multi_gpu, "value", multi_gpu)).upper()
     if mode in ("DP", "DATA_PARALLEL"):
-        raise ValueError("supergradients: multi_gpu='DP' is not carried: torch.nn.DataParallel is slower than DDP")
+        raise ValueError("supergradients: multi_gpu='DP' is not carried: start a process for each device, with 'DDP'")
     ddp = mode in ("DDP", "DISTRIBUTED_DATA_PARALLEL")
     if mode not in ("OFF", "AUTO", "NONE") and not ddp:
         raise ValueError(f"supergradients: multi_gpu is 'Off', 'DDP' or 'AUTO', not {multi_gpu!r}")
