@@ -2,6 +2,12 @@
 
     python benchmarks/scaling.py [--steps 200] [--rounds 15] [--write]
 
+The reference is what one writes by hand: DistributedDataParallel, a DataLoader with a DistributedSampler, zero_grad,
+backward and step. The first two rows give a Trainer the same DataLoader, so that both train on the same batches, with
+one thread each; the weights at the end must be the same to the last bit. In the third row the Trainer divides a plain
+DataLoader itself. In the last the loop by hand gets batches that were cut before, which leaves nothing but the steps,
+and the Trainer a plain DataLoader. Time is taken from the first batch to the end of the pass.
+
 Collectives and their bytes are counted where torch dispatches them. One training makes 20 steps and another 40, and
 half the difference is what 10 steps cost, without what is sent once in a pass.
 """
@@ -59,29 +65,42 @@ def samples_for(steps: int) -> TensorDataset:
     return TensorDataset(inputs, torch.randint(0, 2, (samples,), generator=draw))
 
 
-def plain(steps: int, loader: bool = True) -> float:
-    """A loop by hand around DistributedDataParallel with a DataLoader and a DistributedSampler, as one writes it; or
-    over batches that were cut before, which leaves nothing but the steps."""
+def batches_for(steps: int, kind: str) -> Any:
+    """Of this rank: from a DataLoader with a DistributedSampler, cut before, or a DataLoader that has yet to be
+    divided."""
+    data = samples_for(steps)
+    if kind == "whole":
+        return DataLoader(data, batch_size=BATCH)
+    own = DataLoader(data, batch_size=BATCH, sampler=DistributedSampler(data, shuffle=False))
+    return list(own) if kind == "cut" else own
+
+
+def plain(steps: int, kind: str = "sampler", weights: list[Tensor] | None = None) -> float:
+    """A loop by hand around DistributedDataParallel."""
     model = nn.parallel.DistributedDataParallel(small_model())
     sgd, loss = torch.optim.SGD(model.parameters(), lr=0.01), nn.CrossEntropyLoss()
-    data = samples_for(steps)
-    batches: Any = DataLoader(data, batch_size=BATCH, sampler=DistributedSampler(data, shuffle=False))
-    batches = batches if loader else list(batches)
-    dist.barrier()
-    begin = time.perf_counter()
-    for one, targets in batches:
-        loss(model(one), targets).backward()
-        sgd.step()
+    begin = 0.0
+    for inputs, targets in batches_for(steps, kind):
+        if not begin:
+            dist.barrier()
+            begin = time.perf_counter()
         sgd.zero_grad()
-    return time.perf_counter() - begin
+        loss(model(inputs), targets).backward()
+        sgd.step()
+    seconds = time.perf_counter() - begin
+    if weights is not None:
+        weights += [parameter.detach().clone() for parameter in model.parameters()]
+    return seconds
 
 
-def with_cadenza(steps: int, callbacks: list[Callback]) -> float:
-    """The same through a Trainer; only its steps are timed, from the first to the last."""
+def with_cadenza(
+    steps: int, callbacks: list[Callback], kind: str = "sampler", weights: list[Tensor] | None = None
+) -> float:
+    """The same through a Trainer."""
     model = small_model()
     sgd = torch.optim.SGD(model.parameters(), lr=0.01)
     trainer = Trainer(model, sgd, nn.CrossEntropyLoss(), callbacks=callbacks, device="cpu", strategy="ddp")
-    batches = DataLoader(samples_for(steps), batch_size=BATCH)
+    batches = batches_for(steps, kind)
     times: list[float] = []
     with trainer.run(epochs=1) as run:
         for _ in run.epochs():
@@ -91,7 +110,18 @@ def with_cadenza(steps: int, callbacks: list[Callback]) -> float:
                     times.append(time.perf_counter())
                 run.train_step()
             times.append(time.perf_counter())
+    if weights is not None:
+        weights += [parameter.detach().clone() for parameter in model.parameters()]
     return times[1] - times[0]
+
+
+def same_weights(steps: int) -> bool:
+    """Whether both end with the same weights, to the last bit."""
+    own: list[Tensor] = []
+    other: list[Tensor] = []
+    plain(steps, weights=own)
+    with_cadenza(steps, [], weights=other)
+    return all(map(torch.equal, own, other))
 
 
 def sent(train: Any) -> tuple[float, float]:
@@ -107,12 +137,16 @@ def sent(train: Any) -> tuple[float, float]:
 
 def work(steps: int, rounds: int) -> dict[str, Any]:
     torch.set_num_threads(1)
-    cases = {"no callbacks": [], "one that asks nothing": [Quiet()]}
+    cases: dict[str, list[Callback]] = {"no callbacks": [], "one that asks nothing": [Quiet()]}
     counts = {"plain DDP": sent(plain)}
+    if not same_weights(50):
+        raise RuntimeError("plain DDP and Cadenza ended with different weights, so they did not do the same")
     counts |= {name: sent(lambda n, c=callbacks: with_cadenza(n, c)) for name, callbacks in cases.items()}
     runs = {name: (lambda c=callbacks: with_cadenza(steps, c)) for name, callbacks in cases.items()}
-    runs["plain DDP, batches cut before"] = lambda: plain(steps, loader=False)
+    runs["divided by the trainer"] = lambda: with_cadenza(steps, [], "whole")
     ratios, references = paired_ratios(lambda: plain(steps), runs, rounds)
+    last = {"against batches cut before": lambda: with_cadenza(steps, [], "whole")}
+    ratios |= paired_ratios(lambda: plain(steps, "cut"), last, rounds)[0]
     return {
         "sent": {name: {"collectives": calls, "bytes": size} for name, (calls, size) in counts.items()},
         "plain microseconds": median_with_interval([1e6 * one / steps for one in references]),

@@ -32,6 +32,14 @@ def splits_itself(loader: Any) -> bool:
     return False
 
 
+def splits_evenly(loader: Any) -> bool:
+    """Whether all ranks have batches of the same sizes: torch's sampler pads or drops until they have."""
+    sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+    return type(sampler) is DistributedSampler and (
+        batches is None or (type(batches) is BatchSampler and batches.sampler is sampler)
+    )
+
+
 class Order:
     """Stands in for the sampler of a ``DataLoader``: the same index batches, from ``start`` on, this rank's part.
 

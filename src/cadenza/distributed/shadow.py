@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from cadenza import decisions
 from cadenza.data import Feed, to_device
-from cadenza.data.order import splits_itself
+from cadenza.data.order import splits_evenly, splits_itself
 from cadenza.distributed.talk import summed
 from cadenza.fields import GONE, NOTHING, UNWEIGHTED
 from cadenza.iteration import is_last, release
@@ -32,7 +32,7 @@ def keep_step(ensemble: Ensemble, run: Run, this: Pass, found: bool) -> bool:
     if not (this.training or ensemble.lockstep):
         return found
     if this.rounds is not None:
-        this.samples_of_all = _known_samples(this)
+        this.samples_of_all = _known_samples(this, ensemble.world.world_size)
         if found and this.index >= this.rounds:
             warnings.warn(f"the {this.stage} loader gives more batches than it said; they are left out", stacklevel=2)
             return False
@@ -69,11 +69,14 @@ def receive_batch(run: Run, this: Pass, found: bool) -> None:
         this.last = to_device(box[0], run.device)
 
 
-def _known_samples(this: Pass) -> float | None:
+def _known_samples(this: Pass, world_size: int) -> float | None:
     """How many samples all processes have in this round, if the feed knows and nobody counts in another way."""
-    divided = not isinstance(this.feed, Feed) or splits_itself(this.feed.loader)
-    known = None if divided or this.score.count is not None else this.feed.portion(this.index)
-    return None if known is None else float(known[1])
+    if not isinstance(this.feed, Feed) or this.score.count is not None:
+        return None
+    loader, known = this.feed.loader, this.feed.portion(this.index)
+    if known is None or not splits_itself(loader):
+        return None if known is None else float(known[1])
+    return float(known[1] * world_size) if splits_evenly(loader) else None
 
 
 def _everyone_ended(ensemble: Ensemble, run: Run, this: Pass, found: bool) -> bool:
@@ -93,7 +96,7 @@ def play_along(ensemble: Ensemble, run: Run, this: Pass) -> None:
         )
     this.index += 1
     if this.rounds is not None:
-        this.samples_of_all = _known_samples(this)
+        this.samples_of_all = _known_samples(this, ensemble.world.world_size)
     if this.training:
         run.clock.batches += 1
     if this.score.plan.declared & SKIP_BATCH:
