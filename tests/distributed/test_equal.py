@@ -80,7 +80,9 @@ SETUPS = {"2": (2, [*ORDER, ORDER[0]]), "4": (4, [ORDER[0], ORDER[3], ORDER[0]])
 """The number of processes and what they train, one after the other; the first setup is trained twice."""
 
 
-@pytest.fixture(scope="module", params=["2", "4", pytest.param("4 all", marks=pytest.mark.long)])
+@pytest.fixture(
+    scope="module", params=["2", "4", pytest.param("4 all", marks=[pytest.mark.long, pytest.mark.timeout(600)])]
+)
 def together(request):
     """For each setup its name and the answers of all ranks."""
     workers, order = SETUPS[request.param]

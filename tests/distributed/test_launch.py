@@ -35,7 +35,7 @@ def introduce(greeting):
 def fail_on_one(rank):
     if World.detect().rank == rank:
         raise Odd(7)
-    time.sleep(30)
+    time.sleep(600)
 
 
 def die_on_one(rank):
@@ -54,10 +54,8 @@ def test_each_process_takes_part_and_all_results_come_back():
 
 def test_an_error_comes_back_whole_and_ends_the_others(monkeypatch):
     monkeypatch.setattr("cadenza.distributed.launchers.local._LAST_WORDS", 1.0)
-    began = time.monotonic()
     with pytest.raises(Odd, match="7 is odd") as caught:
-        launch(fail_on_one, 1)
-    assert time.monotonic() - began < 25
+        launch(fail_on_one, 1, timeout=100)  # the other would sleep longer
     assert caught.value.number == 7
     assert any("rank 1" in note for note in caught.value.__notes__)
     assert isinstance(caught.value.__cause__, WorkerTraceback)

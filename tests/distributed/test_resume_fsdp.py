@@ -47,7 +47,7 @@ def folder():
         scenarios += [(go, (killed, stop, {"background": True})) for stop in (10, 23)]
         scenarios += [(spoil, (killed,)), (go, (killed, None, {}))]
         scenarios += [(go, (alone, 10, {"to": f"local://{alone}", "background": True}))]
-        launch(play, folder, scenarios, results="all", timeout=200)
+        launch(play, folder, scenarios, results="all", timeout=110)
         yield folder
 
 

@@ -43,6 +43,7 @@ def test_killed_all_and_killed_one(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_killed_at_random_batches(tmp_path):
     draw = random.Random(11)
     kills = [(batch, draw.choice([{0}, {1}, {0, 1}])) for batch in sorted(draw.sample(range(2, 15), 6))]
@@ -50,6 +51,7 @@ def test_killed_at_random_batches(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_killed_while_each_process_stores_its_part(tmp_path):
     kills = [(9, {1}), (10, {0}), (18, {0, 1}), (25, {1})]  # the first three right after a save was begun
     how = {"strategy": "fsdp", "norm": False, "samples": 100, "accumulate": 3, "background": True}
@@ -57,6 +59,7 @@ def test_killed_while_each_process_stores_its_part(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_torchrun_restarts_and_the_run_ends_as_if_nothing_had_happened(tmp_path):
     launch(train, f"{tmp_path}/whole", timeout=60)
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -63,16 +63,17 @@ def tasks(folder):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)
 def test_a_warning_to_one_task_saves_both_and_they_go_on(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     begun = tasks(tmp_path)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 100
     while not (tmp_path / "ready-1").exists() and time.monotonic() < until:
         time.sleep(0.05)
     begun[1].send_signal(signal.SIGUSR1)
-    said = [one.communicate(timeout=60)[0] for one in begun]
+    said = [one.communicate(timeout=100)[0] for one in begun]
     assert [one.returncode for one in begun] == [143, 143]
     assert said == ["", ""]
     again = tasks(tmp_path)
-    assert [one.communicate(timeout=60)[0] for one in again] == ["80 320\n"] * 2
+    assert [one.communicate(timeout=100)[0] for one in again] == ["80 320\n"] * 2
     assert [one.returncode for one in again] == [0, 0]

@@ -27,7 +27,9 @@ def go(folder, stop, options):
     return clock, [str(one.message) for one in said]
 
 
-@pytest.fixture(scope="module", params=["ddp", pytest.param("fsdp", marks=pytest.mark.long)])
+@pytest.fixture(
+    scope="module", params=["ddp", pytest.param("fsdp", marks=[pytest.mark.long, pytest.mark.timeout(600)])]
+)
 def legs(request):
     """Four processes break off in the first epoch, two go on and break off in the second, one ends the run."""
     samples, (first, second) = SAMPLES[request.param], STOPS[request.param]
