@@ -6,15 +6,18 @@ import json
 import os
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 
 import pytest
 from torch import distributed as dist
 
 from cadenza import launch
+from cadenza.callbacks import Checkpoint
 from cadenza.checkpoint import Damaged, Shelf, load_weights
+from cadenza.checkpoint.disk import Disk
 
-from .crew import play
+from .crew import fitted, play
 from .trainings import Network, difference, ledger, train
 
 HOW = {"strategy": "fsdp", "norm": False, "samples": 100, "accumulate": 3}
@@ -39,16 +42,51 @@ def damage(folder):
     path.write_bytes(content)
 
 
+class Full:
+    """Stands for ``os`` where a disk writes: there is no room left for files."""
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    def write(self, *_):
+        raise OSError(28, "No space left on device")
+
+
+def full_disk(folder):
+    """Rank 1 has no room for its part; the run goes on without checkpoints, and says why."""
+    before = Disk.__init__.__defaults__
+    Disk.__init__.__defaults__ = (Full(),) if dist.get_rank() == 1 else before
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = fitted([Checkpoint(to=folder)], strategy="fsdp", epochs=2)
+    finally:
+        Disk.__init__.__defaults__ = before
+    return found["error"], found["clock"][2], [str(one.message) for one in said], Shelf(folder).names()
+
+
 @pytest.fixture(scope="module")
-def folder():
+def played():
     with tempfile.TemporaryDirectory() as folder:
         killed, alone = f"{folder}/killed", f"{folder}/alone"
         scenarios = [(go, (f"{folder}/whole", None, {}))]
         scenarios += [(go, (killed, stop, {"background": True})) for stop in (10, 23)]
         scenarios += [(spoil, (killed,)), (go, (killed, None, {}))]
         scenarios += [(go, (alone, 10, {"to": f"local://{alone}", "background": True}))]
-        launch(play, folder, scenarios, results="all", timeout=110)
-        yield folder
+        scenarios += [(full_disk, (f"{folder}/full",))]
+        answers = launch(play, folder, scenarios, results="all", timeout=110)
+        yield folder, answers
+
+
+@pytest.fixture
+def folder(played):
+    return played[0]
+
+
+def test_a_part_that_cannot_be_written_is_told_and_nothing_is_committed(played):
+    error, epochs, said, names = played[1][0][-1]
+    assert (error, epochs, names) == (None, 2, [])
+    assert any("rank 1 could not store its part" in one and "No space left" in one for one in said)
 
 
 def test_a_resumed_run_equals_a_whole_one(folder):

@@ -14,6 +14,7 @@ import pytest
 from cadenza import launch
 from cadenza.distributed.launchers.local import WorkerDied
 
+from .crew import play
 from .trainings import difference, train
 
 SCRIPT = """
@@ -29,12 +30,12 @@ train(f"{folder}/killed", 7 if first else None, {1})
 
 
 def certified(folder, kills, **options):
-    play = partial(train, **options)
-    launch(play, f"{folder}/whole", timeout=100)
+    one = partial(train, **options)
     for batch, ranks in kills:
         with pytest.raises(WorkerDied, match="was ended by signal 9"):
-            launch(play, f"{folder}/killed", batch, ranks, timeout=100)
-    launch(play, f"{folder}/killed", timeout=100)
+            launch(one, f"{folder}/killed", batch, ranks, timeout=100)
+    (folder / "meetings").mkdir()
+    launch(play, folder / "meetings", [(one, (f"{folder}/{name}",)) for name in ("killed", "whole")], timeout=100)
     return difference(f"{folder}/whole", f"{folder}/killed")
 
 

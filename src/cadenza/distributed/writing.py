@@ -9,7 +9,8 @@ from typing import Any
 from cadenza.distributed.lifeline import Lifeline
 
 _PATIENCE = 20.0
-"""Seconds that rank 0 still waits for parts when a failure is known: those who failed may be about to finish theirs."""
+"""Seconds that rank 0 still waits for parts when a failure is known, since who failed may be about to finish its own;
+and for connections that may have been made just now."""
 
 
 class Crew:
@@ -24,7 +25,9 @@ class Crew:
 
     def refuse_if_unreached(self) -> None:
         """On rank 0: whoever cannot tell what it wrote would be waited for in vain."""
-        others = set(range(1, self.lifeline.world.world_size))
+        others, until = set(range(1, self.lifeline.world.world_size)), time.monotonic() + _PATIENCE
+        while others - self.lifeline.connected() and time.monotonic() < until:
+            time.sleep(0.02)  # they say their names when they connect, which may have been a moment ago
         if missing := sorted(others - self.lifeline.connected()):
             raise RuntimeError(
                 f"ranks {missing} have no connection to rank 0, so it cannot know when their parts of a checkpoint are "
