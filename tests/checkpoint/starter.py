@@ -6,6 +6,7 @@ session of its own and ends as any program does, so its exit code is the one tha
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -64,6 +65,7 @@ def train(order: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # a child that ends would look through all of torch for what can be freed, and copy it
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
