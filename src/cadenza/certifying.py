@@ -127,9 +127,12 @@ def _play(train: Train, folder: Path, kill: Kill | None) -> str:
         if process.is_alive():
             process.kill()
             process.join()
-    error = folder / "error.txt"
+    error = folder / "error.json"
     if error.exists():
-        raise RuntimeError(f"the training that is to be certified failed:\n{error.read_text(encoding='utf-8')}")
+        said = json.loads(error.read_text(encoding="utf-8"))
+        failure = RuntimeError(f"the training that is to be certified failed: {said['error']}")
+        failure.add_note(said["traceback"])
+        raise failure
     return "ended" if process.exitcode == 0 else "killed"
 
 
@@ -151,9 +154,10 @@ def _child(train: Train, folder: Path, kill: Kill | None) -> None:
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # the process ends with it
     try:
         (load_function(train) if isinstance(train, str) else train)(folder, callbacks)
-    except BaseException:
-        (folder / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
-        raise
+    except BaseException as error:
+        said = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        (folder / "error.json").write_text(json.dumps(said), encoding="utf-8")
+        sys.exit(1)  # what went wrong is said by the one who waits for this process
 
 
 def load_function(place: str) -> Callable[[Path, list[Callback]], object]:

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 
+ANYWHERE = [
+    point.name
+    for point in POINTS.values()
+    if point.kind not in (Kind.AROUND, Kind.BEHAVIOUR) and point.name != "after_best"
+]
+"""Where "any" point is. Whoever plays ``after_best`` must know which metric that is, and not every training says so."""
+
+
 @dataclass(frozen=True)
 class Kill:
     """When a process is killed: at the ``count``-th time ``point`` is played ("any" is any point), or so many
@@ -52,8 +60,7 @@ class Killer(Callback):
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         if self.kill.point is None:
             return {"after_register": self.wait}
-        everywhere = [point.name for point in POINTS.values() if _is_plain(point.kind)]
-        return dict.fromkeys(everywhere if self.kill.point == "any" else [self.kill.point], self.count)
+        return dict.fromkeys(ANYWHERE if self.kill.point == "any" else [self.kill.point], self.count)
 
     def wait(self, run: Run) -> None:
         timer = threading.Timer(self.kill.seconds or 0.0, die)
@@ -64,10 +71,6 @@ class Killer(Callback):
         self.left -= 1
         if self.left == 0:
             die()
-
-
-def _is_plain(kind: Kind) -> bool:
-    return kind not in (Kind.AROUND, Kind.BEHAVIOUR)
 
 
 def die() -> None:
@@ -89,8 +92,7 @@ class Witness(Callback):
         self.points, self.since = 0, time.perf_counter()
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
-        counted = {point.name: self.count for point in POINTS.values() if _is_plain(point.kind)}
-        return {**counted, "after_train_iter": self.look, "after_run": self.end}
+        return {**dict.fromkeys(ANYWHERE, self.count), "after_train_iter": self.look, "after_run": self.end}
 
     def count(self, run: Run) -> None:
         self.points += 1

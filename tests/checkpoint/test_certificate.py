@@ -118,5 +118,6 @@ class Forgetful(Callback):
 
 
 def test_a_training_that_fails_is_shown() -> None:
-    with pytest.raises(RuntimeError, match=r"has no function 'nobody'"):
+    with pytest.raises(RuntimeError, match=r"has no function 'nobody'$") as caught:
         of("nobody")
+    assert "Traceback" in "".join(caught.value.__notes__)

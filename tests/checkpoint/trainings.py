@@ -158,7 +158,7 @@ def fp16(folder: Path, callbacks: list[Callback]) -> None:
 
 
 def stopping_and_plateau(folder: Path, callbacks: list[Callback]) -> None:
-    more = EarlyStopping("val/loss", patience=3), PlateauSchedule("val/loss", patience=1, factor=0.5)
+    more = EarlyStopping("val/loss", patience=3), PlateauSchedule("train/loss", patience=1, factor=0.5)
     train(folder, callbacks, *more, epochs=6)
 
 

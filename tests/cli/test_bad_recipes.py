@@ -157,6 +157,11 @@ BAD = {
         [],
         "my.yaml:2: optimizer.larning_rate: adamw takes no 'larning_rate'",
     ),
+    "argument that is like none": (
+        HEAD + "callbacks: {accumulate: {batches: 3}}\n",
+        [],
+        "accumulate takes no 'batches'; it takes n, weight, drop_last",
+    ),
     "override with wrong syntax": (HEAD, ["fit.epochs"], "the override 'fit.epochs' cannot be read"),
     "override with several values": (HEAD, ["fit.epochs=1,2"], "the override 'fit.epochs=1,2' gives several values"),
     "override of Hydra": (HEAD, ["hydra.run.dir=x"], "is about Hydra itself"),

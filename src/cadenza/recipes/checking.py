@@ -88,7 +88,8 @@ class Checker:
         bound = {}
         for key, value in given.items():
             if known.open is False and key not in known.hints:
-                told = did_you_mean(key, known.hints, "it takes no arguments") if known.hints else "; it takes none"
+                every = f"it takes {', '.join(known.hints)}" if known.hints else "it takes none"
+                told = did_you_mean(key, known.hints, every)
                 self.refuse((*path, key), f"{target.name} takes no {key!r}{told}", value)
             bound[key] = self._argument(value, known.hints.get(key, Any), (*path, key), target.holds.get(key))
         missing = [name for name in known.required if name not in given]
