@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
-from cadenza.testing import tiny_classifier, tiny_data
+from cadenza.testing import tiny_classifier
 
 # Seeds of Orca -------------------------------------------------------------------------------------------------------
 
@@ -37,9 +36,3 @@ def fct(iteration: int) -> float:
 
 
 BLOG: dict[str, Any] = {"nn": nn, "DataParallel": nn.DataParallel, "fct": fct, "torch": torch}
-
-
-def sum_loader(batch_size: int = 8) -> DataLoader[Any]:
-    """Loader for examples in which gradients are divided by the number of samples."""
-    data = tiny_data(24)
-    return DataLoader(TensorDataset(*data.tensors), batch_size=batch_size)

@@ -84,7 +84,7 @@ class TrainLoopEndSave(ExperimentLoop):
         self._end_save(val_result_package, test_result_package)
 
 
-class TrainLoopCheckpointEndSave(ExperimentLoop):
+class TrainLoopCheckpointEndSave(TrainLoopCheckpoint):
     """Saves checkpoints, and at the end the trained model and its results."""
 
     def __init__(
@@ -92,11 +92,7 @@ class TrainLoopCheckpointEndSave(ExperimentLoop):
         *args: Any,
         val_result_package: AbstractResultPackage | None = None,
         test_result_package: AbstractResultPackage | None = None,
-        rm_subopt_local_models: bool | str = False,
-        num_best_checkpoints_kept: int = 2,
-        iteration_save_freq: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._checkpoint(rm_subopt_local_models, num_best_checkpoints_kept, iteration_save_freq)
         self._end_save(val_result_package, test_result_package)
