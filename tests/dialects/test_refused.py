@@ -116,6 +116,27 @@ def test_names_that_the_originals_have_are_refused_by_name(dialect: str, path: s
         getattr(import_module(module), name)
 
 
+@pytest.mark.parametrize(
+    ("owner", "name", "message"),
+    [
+        (supergradients.Trainer, "evaluate_from_config", "is not carried: build the model and call Trainer.test"),
+        (supergradients.Trainer, "resume_experiment", "is not carried: resume=True"),
+        (supergradients.Trainer, "train_from_confg", "nearest is 'train_from_config'"),
+        (orca.Estimator, "from_mmvc", "nearest is 'from_mmcv'"),
+        (orca.Estimator, "from_keras", "there is no attribute of Estimator"),
+    ],
+)
+def test_what_a_front_door_does_not_have_names_the_dialect(owner: Any, name: str, message: str) -> None:
+    with pytest.raises(AttributeError, match=rf"^(supergradients|orca): .*{message}"):
+        getattr(owner, name)
+
+
+def test_a_misspelt_part_of_a_recipe_is_refused() -> None:
+    recipe = {"experiment_name": "mine", "architectur": "net", "num_classes": 3}
+    with pytest.raises(ValueError, match="the recipe says 'architectur'; did you mean 'architecture'"):
+        supergradients.Trainer.train_from_config(recipe)
+
+
 @pytest.mark.parametrize("name", ["fit_fc", "predict", "pred_batch", "split", "freeze_to", "destroy", "summary"])
 def test_methods_of_a_learner_that_are_not_carried_say_what_to_do(name: str) -> None:
     learner = fastai.Learner(fastai.DataBunch(tiny_loader(), tiny_loader()), torch.nn.Linear(4, 3))

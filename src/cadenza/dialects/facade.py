@@ -84,6 +84,20 @@ class Facade:
             )
 
 
+class FrontDoor(type):
+    """The kind of a dialect's front door (``Trainer``, ``Estimator``): what it or its class does not have is refused
+    with the dialect's name and the nearest thing that it has."""
+
+    dialect: Dialect
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        kind = f"attribute of {cls.__name__}"
+        offered = [own for base in cls.__mro__ for own in vars(base) if not own.startswith("_")]
+        raise AttributeError(cls.dialect.not_carried(name, kind, offered), name=name)
+
+
 def _reader(row: Attribute) -> Callable[[Facade], Any]:
     read = attrgetter(row.field)
     return lambda facade: read(facade.run)

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from cadenza.dialects.facade import FrontDoor
 from cadenza.dialects.orca.checkpoints import load_file, save_file
 from cadenza.dialects.orca.model_checkpoint import ModelCheckpoint
 from cadenza.dialects.orca.session import Session, Spec, job
@@ -20,7 +21,7 @@ __all__ = ["Estimator"]
 BACKENDS = {"local": "local", "ray": "ray", "spark": "spark"}
 
 
-class Estimator:
+class Estimator(metaclass=FrontDoor):
     """Made by ``from_torch``. With one local worker everything happens in this process; with several, or another
     backend, each call starts them, and brings the trained state and rank 0's callbacks back.
 
@@ -34,6 +35,8 @@ class Estimator:
     >>> [row["batch_count"] for row in stats]
     [3, 3]
     """
+
+    dialect = DIALECT
 
     def __init__(self, spec: Spec, backend: str, workers: int) -> None:
         self.spec, self.backend, self.workers = spec, backend, workers
@@ -200,6 +203,9 @@ class Estimator:
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str) -> str:
         return ModelCheckpoint.get_latest_checkpoint(checkpoint_dir)
+
+    def __getattr__(self, name: str) -> Any:
+        return FrontDoor.__getattr__(type(self), name)  # it is not there, and says so
 
     def shutdown(self, force: bool = False) -> None:
         """Nothing keeps running between calls; the state stays."""

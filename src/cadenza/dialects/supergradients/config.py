@@ -11,11 +11,17 @@ from torch import nn
 
 from cadenza.dialects.supergradients.building import build
 from cadenza.dialects.supergradients.environment import setup_device
+from cadenza.dialects.table import nearest
 
 if TYPE_CHECKING:
     from cadenza.dialects.supergradients.trainer import Trainer
 
 WHOLE = ("architecture", "training_hyperparams", "experiment_name", "train_dataloader")
+PARTS = (
+    *WHOLE,
+    *("val_dataloader", "test_dataloaders", "dataset_params", "arch_params", "checkpoint_params", "ckpt_root_dir"),
+    *("pre_launch_callbacks_list", "multi_gpu", "num_gpus", "device"),
+)
 
 
 def train_from_config(kind: type[Trainer], cfg: Any) -> tuple[nn.Module, dict[str, Any]]:
@@ -23,6 +29,9 @@ def train_from_config(kind: type[Trainer], cfg: Any) -> tuple[nn.Module, dict[st
     recipe = plain(cfg)
     for said in recipe.get("pre_launch_callbacks_list") or ():
         recipe = plain(build("pre_launch_callback", said)(recipe))
+    for name in recipe.keys() - set(PARTS):  # names of the user's own are for other lines to refer to
+        if near := nearest(name, PARTS, cutoff=0.88):
+            raise ValueError(f"supergradients: the recipe says {name!r}; did you mean {near!r}?")
     missing = [name for name in WHOLE if not recipe.get(name)]
     if missing:
         raise ValueError(f"supergradients: the recipe does not say {', '.join(missing)}")

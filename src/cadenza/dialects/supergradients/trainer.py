@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from cadenza.callbacks import Metrics
+from cadenza.dialects.facade import FrontDoor
 from cadenza.dialects.supergradients.building import build
 from cadenza.dialects.supergradients.callback import ContextSection
 from cadenza.dialects.supergradients.checkpoints import folder_to_resume, new_run_folder
@@ -25,7 +26,7 @@ from cadenza.trainer import Trainer as CadenzaTrainer
 log = logging.getLogger("cadenza")
 
 
-class Trainer:
+class Trainer(metaclass=FrontDoor):
     """Trains and tests models by training parameters; files go to ``<ckpt_root_dir>/<experiment_name>/RUN_…``.
 
     >>> import tempfile
@@ -38,6 +39,8 @@ class Trainer:
     >>> sorted(results["valid"])
     ['Accuracy', 'loss']
     """
+
+    dialect = DIALECT
 
     def __init__(self, experiment_name: str, ckpt_root_dir: str | None = None) -> None:
         self.experiment_name = experiment_name
@@ -137,10 +140,7 @@ class Trainer:
         return train_from_config(cls, cfg)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        names = ("train", "test", "train_from_config", "net", "checkpoints_dir_path", "experiment_name")
-        raise AttributeError(DIALECT.not_carried(name, "attribute of Trainer", names), name=name)
+        return FrontDoor.__getattr__(type(self), name)  # it is not there, and says so
 
 
 def _no_loss(output: Any, target: Any) -> Any:
