@@ -100,8 +100,9 @@ def test_validation_test_and_prediction_do_not_apply_it():
 
 
 def test_nothing_to_average_is_said():
-    with pytest.warns(UserWarning, match="has nothing to average: every 1 epoch after 9 epochs"):
+    with pytest.warns(UserWarning, match="has nothing to average: every 1 epoch after 9 epochs") as told:
         made(WeightAverage(start="9 epochs")).fit(tiny_loader(), epochs=1)
+    assert told[0].filename == __file__  # the line that called fit, not one of the library
     with pytest.raises(RuntimeError, match="nothing to average yet"):
         WeightAverage().copy_to(tiny_classifier())
 
