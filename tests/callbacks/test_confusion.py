@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza import Trainer
+from cadenza.callbacks.accumulate import Accumulate
 from cadenza.callbacks.confusion import ConfusionMatrix, confusion_matrix, plot_confusion
 from cadenza.testing import tiny_data, tiny_loader
 
@@ -153,6 +154,12 @@ def test_skipped_batches_are_left_out_and_a_pass_that_was_cut_has_no_result():
     assert STORED not in trainer.store
     trainer = fitted(ConfusionMatrix(), Act("after_val_iter", lambda run: run.end_epoch()), epochs=1)
     assert int(trainer.store[STORED].sum()) == 8
+
+
+def test_accumulation_changes_nothing_in_it():
+    one, other = fitted(Accumulate(2), ConfusionMatrix()), fitted(Accumulate(2))
+    assert int(one.store[STORED].sum()) == 20
+    assert one.history.to_rows() == other.history.to_rows()
 
 
 def test_after_an_error_the_next_fit_begins_anew():

@@ -450,7 +450,3 @@ def test_bad_arguments_are_refused(arguments, error, words):
 @pytest.mark.parametrize("every", [1, 2, 100])
 def test_conformance(every):
     check_callback(lambda: ledger_of(every))
-
-
-def test_conformance_of_the_example(capsys):
-    check_callback(CostLedger.example())

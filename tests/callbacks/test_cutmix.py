@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy
 import cadenza
 from cadenza.callbacks.cutmix import CutMix, cut, cutmix
 from cadenza.callbacks.draws import Draws
-from cadenza.testing import check_callback
 
 SEED = 5
 
@@ -113,7 +112,3 @@ def test_soft_targets_are_weighted_by_what_is_left() -> None:
 def test_inputs_without_a_dimension_to_cut_are_refused() -> None:
     with pytest.raises(TypeError, match=r"CutMix cuts inputs of two dimensions or more, not of shape \(4,\)"):
         made(CutMix()).fit([(torch.zeros(4), torch.zeros(4, dtype=torch.long))], epochs=1)
-
-
-def test_it_behaves_as_a_callback_should() -> None:
-    check_callback(CutMix.example())

@@ -11,7 +11,7 @@ from torch import nn
 
 from cadenza import Callback, Order, Trainer, Watch, When
 from cadenza.callbacks.early_stopping import EarlyStopping, Patience
-from cadenza.testing import check_callback, tiny_classifier, tiny_loader
+from cadenza.testing import tiny_classifier, tiny_loader
 
 NAN, INF = math.nan, math.inf
 
@@ -294,8 +294,3 @@ def test_patience_in_a_loop_of_ones_own():
     patience = Patience(2, mode="max", min_delta=0.25)
     assert [patience.spent(value) for value in (1.0, 1.25, 1.5, 1.75, NAN, 1.75)] == [False] * 4 + [True, True]
     assert (patience.best, patience.bad) == (1.5, 3)
-
-
-@pytest.mark.filterwarnings("ignore:EarlyStopping watches no metric:UserWarning")  # where validation is asked away
-def test_conformance():
-    check_callback(EarlyStopping.example())

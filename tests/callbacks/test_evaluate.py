@@ -327,7 +327,6 @@ def test_saved_in_the_middle_of_an_epoch_it_goes_on(at, form, move):
 
 
 def test_it_behaves_as_a_callback():
-    check_callback(Evaluate.example())
     check_callback(Evaluate(ClassificationResults(), loader=tiny_loader(6, 4), name="held", prepare=halves))
 
 

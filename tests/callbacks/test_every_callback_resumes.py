@@ -26,7 +26,7 @@ READY = {
 }
 REFUSES = {"Checkpoint", "Load", "LRFinder"}
 """Two save or load themselves and have tests of their own; a sweep is no training, and says so when it is resumed."""
-DEAR = {"ExportCheck"}
+DEAR = {"ExportCheck", "GradientPlot"}
 EPOCHS = 3
 
 

@@ -154,7 +154,7 @@ def test_bad_arguments_are_refused():
         FreezeBatchNorm(modules="body")
 
 
-def test_it_says_what_it_does_and_is_a_good_callback():
+def test_it_says_what_it_does():
     assert FreezeBatchNorm("2 epochs", affine=True, modules=["a", "b"]).explain() == (
         "statistics, weight and bias from 2 epochs in a, b"
     )

@@ -267,7 +267,9 @@ def test_of_many_layers_an_even_choice_is_drawn():
 
 def test_nothing_but_nan_and_zeros_can_be_drawn():
     for kind in ("box", "histogram"):
-        rendered(plot_gradients([*with_gradient([math.nan]), *with_gradient([0.0, 0.0])], kind=kind))
+        figure = plot_gradients([*with_gradient([math.nan]), *with_gradient([0.0, 0.0])], kind=kind)
+        rendered(figure)
+        assert {"1 not finite", "all zero"} <= set(texts(figure))
 
 
 def test_without_gradients_the_function_says_where_it_belongs():

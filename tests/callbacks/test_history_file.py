@@ -273,5 +273,4 @@ def test_it_changes_nothing():
 
 
 def test_it_behaves_as_a_callback_should():
-    check_callback(HistoryFile.example())
     check_callback(HistoryFile(rows="all", format="jsonl"))

@@ -168,6 +168,5 @@ def test_refusals():
 
 
 def test_it_behaves_as_a_callback():
-    check_callback(LRMonitor.example())
     check_callback(LRMonitor())
     assert LRMonitor().explain() == "lr and momentum every 1 epoch"

@@ -122,7 +122,6 @@ def test_it_plays_outside_the_step():
 
 
 def test_it_behaves_as_a_callback():
-    check_callback(MemoryMonitor.example())
     check_callback(MemoryMonitor())
     assert MemoryMonitor("5 steps").explain() == "every 5 steps"
     with pytest.raises(ValueError, match="more than 0 epochs"):

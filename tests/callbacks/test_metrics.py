@@ -533,7 +533,6 @@ def test_an_object_without_a_state_begins_anew():
 
 
 def test_it_behaves_as_a_callback():
-    check_callback(Metrics.example())
     check_callback(measuring(classes=2))
 
 

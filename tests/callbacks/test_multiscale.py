@@ -208,7 +208,6 @@ class _OfImages(cadenza.Trainer):
 
 
 def test_it_behaves_as_a_callback_should() -> None:
-    check_callback(Multiscale.example())
 
     def trainer(callbacks: list[cadenza.Callback]) -> cadenza.Trainer:
         model = network()

@@ -258,7 +258,7 @@ def test_validation_alone_needs_no_scaler():
 
 
 @pytest.mark.parametrize("precision", DTYPES)
-def test_it_says_what_it_does_and_is_a_good_callback(precision):
+def test_it_says_what_it_does(precision):
     assert precision in Precision(precision).explain()
     assert Precision(precision).capturable is (precision != "fp16")
     check_callback(Precision(precision))

@@ -169,9 +169,5 @@ def test_bad_arguments_are_refused(arguments, error, words):
         Profile(**arguments)
 
 
-def test_conformance(tmp_path):
-    check_callback(Profile.example())
-
-
 def test_conformance_with_an_open_window(tmp_path):
     check_callback(Profile(start="0 steps", steps=1, path=tmp_path / "trace.json"))

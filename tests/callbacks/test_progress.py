@@ -368,7 +368,7 @@ class PseudoTerminal:
     def finish(self):
         """Closes it and returns what was written."""
         self.stream.close()
-        self.reader.join(timeout=10)
+        self.reader.join(timeout=60)
         os.close(self.master)
         return self.written.decode("utf-8")
 
@@ -506,11 +506,11 @@ def test_a_script_in_a_terminal(terminal, tmp_path):
     errors = tmp_path / "stderr.txt"
     env = {**os.environ, "PYTHONPATH": str(SOURCE)}
     with errors.open("w") as file:
-        done = subprocess.run([sys.executable, "-c", SCRIPT], stdout=tty.stream, stderr=file, env=env, timeout=60)
+        done = subprocess.run([sys.executable, "-c", SCRIPT], stdout=tty.stream, stderr=file, env=env, timeout=110)
     left = lines_on_screen(tty.finish())
     assert done.returncode == 0, errors.read_text()
     assert errors.read_text() == "err 0\nerr 1\n"
-    assert [re.sub(r"\d\.\d+", "N", line) for line in left] == [
+    assert [re.sub(r"\d+\.\d+", "N", line) for line in left] == [
         "optional: set()",
         "  Progress: order 400; on main; live line, since the output is a terminal",
         *("out 0 FileProxy", "epoch 1/2  train/loss N  val/loss N  N s"),

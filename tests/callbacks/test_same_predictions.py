@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cadenza import Callback, MainCallback, Trainer
 from cadenza.callbacks.same_predictions import AllPredictionsSame, all_same
-from cadenza.testing import check_callback, tiny_loader
+from cadenza.testing import tiny_loader
 
 
 class Table(nn.Module):
@@ -191,8 +191,3 @@ def test_the_function():
 def test_bad_arguments_are_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         AllPredictionsSame(**arguments)
-
-
-@pytest.mark.filterwarnings("ignore:AllPredictionsSame. all:UserWarning")
-def test_conformance():
-    check_callback(AllPredictionsSame.example())

@@ -847,12 +847,6 @@ UNSEEN = "ignore:.* watches no metric:UserWarning"  # it was asked away, and the
 
 
 @pytest.mark.filterwarnings(UNSEEN)
-@pytest.mark.parametrize("kind", [Schedule, OneCycleSchedule, PlateauSchedule])
-def test_schedules_behave_as_callbacks_should(kind: type[Schedule]) -> None:
-    check_callback(kind.example())
-
-
-@pytest.mark.filterwarnings(UNSEEN)
 @pytest.mark.parametrize("way", ["step", "epoch", "metric"])
 def test_torchs_schedulers_behave_as_callbacks_should(way: str) -> None:
     if way == "metric":

@@ -11,7 +11,7 @@ from torch import nn
 from cadenza import Callback, Duration, Trainer, When
 from cadenza.callbacks.checkpoint import Checkpoint
 from cadenza.callbacks.time_limit import TimeLimit
-from cadenza.testing import check_callback, tiny_classifier, tiny_loader
+from cadenza.testing import tiny_classifier, tiny_loader
 
 
 class Time:
@@ -144,10 +144,6 @@ def test_bad_arguments_are_refused(arguments, words):
 def test_explain_says_what_is_left_after_grace():
     assert "stops this fit after 6900 seconds" in make_trainer(TimeLimit.example()).explain()
     assert TimeLimit(Duration(90, "seconds")).limit.amount == 90
-
-
-def test_conformance():
-    check_callback(TimeLimit.example())
 
 
 def test_a_run_whose_time_was_up_goes_on_where_it_stood(tmp_path: Path) -> None:

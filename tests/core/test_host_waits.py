@@ -78,7 +78,8 @@ def test_logging_tensors_does_not_wait(batches: Any, request: pytest.FixtureRequ
     trainer.on("after_loss")(lambda run: run.log(f"{run.stage}/mine", run.loss))
     trainer.on("after_step")(lambda run: run.log("norm", run.module[0].weight.norm()))
     request.getfixturevalue("no_host_reads")
-    trainer.fit(*batches, epochs=2)
+    history = trainer.fit(*batches, epochs=2)
+    assert {"train/mine", "val/mine", "norm"} <= set(history.names())
 
 
 def test_a_schedule_that_needs_no_metric(batches: Any, request: pytest.FixtureRequest) -> None:

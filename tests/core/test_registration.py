@@ -78,7 +78,8 @@ def test_a_helper_can_be_marked() -> None:
 
 
 def test_what_cannot_be_called_is_no_method() -> None:
-    made(callback_with(on_gpu=True, after_hours="late", on_call=property(lambda self: 1)))
+    callback = callback_with(on_gpu=True, after_hours="late", on_call=property(lambda self: 1))
+    assert made(callback).callbacks == (callback,)
 
 
 def test_misspelt_methods_of_bases_and_mixins_are_seen() -> None:
@@ -262,7 +263,8 @@ def test_two_owners_of_one_thing(one: str, two: str) -> None:
 
 
 def test_owners_of_different_things() -> None:
-    made(callback_with(owns={"lr[0]"}), callback_with(owns={"lr[1]"}), callback_with(owns={"lrs", "weights"}))
+    owners = [callback_with(owns=owned) for owned in ({"lr[0]"}, {"lr[1]"}, {"lrs", "weights"})]
+    assert made(*owners).callbacks == tuple(owners)
 
 
 def test_two_states_under_one_name() -> None:
