@@ -60,10 +60,6 @@ def parameters(cls: type[Callback]) -> list[str]:
     return found
 
 
-ARGUMENTS = [(cls, name) for cls in READY.values() for name in parameters(cls)]
-NAMED = pytest.mark.parametrize(("cls", "name"), ARGUMENTS, ids=[f"{cls.__name__}.{name}" for cls, name in ARGUMENTS])
-
-
 def given(cls: type[Callback], name: str, value: object) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a callback, all right but for one."""
     known = inspect.signature(cls).parameters
@@ -99,35 +95,35 @@ def made(cls: type[Callback], name: str) -> Iterator[tuple[object, Callback | Ex
             yield wrong, error
 
 
-@NAMED
-def test_what_is_refused_is_refused_by_name_with_what_is_right(cls: type[Callback], name: str) -> None:
-    refused = [(wrong, error) for wrong, error in made(cls, name) if isinstance(error, Exception)]
-    assert refused, "takes anything"
-    for wrong, error in refused:
-        assert said_by_us(error), f"{wrong!r} gives {error!r}"
-        assert isinstance(error, ValueError | TypeError), f"{wrong!r} gives {error!r}"
-        assert re.search(rf"\b{name}\b", str(error)), f"{wrong!r} gives {error!r}, which does not say which argument"
-        assert repr(wrong) in str(error), f"{wrong!r} gives {error!r}, which does not say what was given"
-        assert len(str(error)) > len(name) + len(repr(wrong)) + 12, f"{error!r} does not say what is right"
+@pytest.mark.parametrize("cls", READY.values(), ids=READY)
+def test_what_is_refused_is_refused_by_name_with_what_is_right(cls: type[Callback]) -> None:
+    for name in parameters(cls):
+        refused = [(wrong, error) for wrong, error in made(cls, name) if isinstance(error, Exception)]
+        assert refused, f"{name} takes anything"
+        for wrong, error in refused:
+            gives = f"{name}={wrong!r} gives {error!r}"
+            assert said_by_us(error), gives
+            assert isinstance(error, ValueError | TypeError), gives
+            assert re.search(rf"\b{name}\b", str(error)), f"{gives}, which does not say which argument"
+            assert repr(wrong) in str(error), f"{gives}, which does not say what was given"
+            assert len(str(error)) > len(name) + len(repr(wrong)) + 12, f"{gives}, which does not say what is right"
 
 
 DEAR = SERVICES | {"ExportCheck", "Experiment", "BatchSizeFinder"}
 """An export, a service or a search for each; their own tests have them play."""
 
 
-@NAMED
-def test_what_is_taken_can_be_used(
-    cls: type[Callback], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", [name for name in READY if name not in DEAR])
+def test_what_is_taken_can_be_used(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if cls.__name__ in DEAR:
-        return
-    known = inspect.signature(cls).parameters
-    usual = known[name].default if name in known else None
-    for wrong, callback in made(cls, name):
-        if not isinstance(callback, Exception) and wrong is not usual:
-            error = fitted(callback)
-            assert error is None or said_by_us(error), f"{wrong!r} is taken, and gives {error!r} in a fit"
+    known = inspect.signature(READY[name]).parameters
+    for argument in parameters(READY[name]):
+        usual = known[argument].default if argument in known else None
+        for wrong, callback in made(READY[name], argument):
+            if not isinstance(callback, Exception) and wrong is not usual:
+                error = fitted(callback)
+                ours = error is None or said_by_us(error)
+                assert ours, f"{argument}={wrong!r} is taken, and gives {error!r} in a fit"
 
 
 def fitted(callback: Callback) -> Exception | None:
