@@ -14,6 +14,7 @@ from cadenza.dialects.supergradients import (
     register_callback,
     setup_device,
 )
+from cadenza.dialects.supergradients.checkpoints import folder_to_resume, new_run_folder
 from cadenza.dialects.supergradients.registry import KINDS, REGISTRIES, find
 
 # Registries and devices -----------------------------------------------------------------------------------------------
@@ -43,6 +44,17 @@ def test_names_are_found_whatever_their_case() -> None:
             register_callback(Thing)
     finally:
         REGISTRIES["callback"]._entries = before
+
+
+def test_runs_of_one_second_are_in_their_order(tmp_path: Path) -> None:
+    made = []
+    for _ in range(30):
+        folder = new_run_folder(tmp_path, "mine")
+        folder.mkdir(parents=True)  # which takes longer than a microsecond
+        (folder / "ckpt_latest.pth").touch()
+        made.append(folder)
+    assert sorted(made) == made
+    assert folder_to_resume(tmp_path, "mine", None, "ckpt_latest.pth") == made[-1]
 
 
 def test_devices() -> None:

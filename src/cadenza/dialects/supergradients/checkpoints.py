@@ -23,9 +23,8 @@ log = logging.getLogger("cadenza")
 
 
 def new_run_folder(root: Path, experiment: str) -> Path:
-    """A folder that no other run has."""
-    stamp = datetime.now().strftime("%Y%m%d_%H%M%S")
-    return root / experiment / f"RUN_{stamp}_{uuid4().hex[:6]}"
+    """A folder that no other run has; by their names, runs are in the order in which they were begun."""
+    return root / experiment / f"RUN_{datetime.now():%Y%m%d_%H%M%S_%f}{uuid4().hex[:4]}"
 
 
 def folder_to_resume(root: Path, experiment: str, run_id: str | None, file: str) -> Path:
