@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from cadenza import Trainer
 from cadenza.dialects.orca import MainCallback, Runner
 from cadenza.fields import FieldError
-from cadenza.testing import tiny_loader
+from cadenza.testing import tiny_classifier, tiny_loader
 
 from .rooms import same, trainer_with, weights
 
@@ -39,6 +40,13 @@ def test_a_field_that_only_a_helper_names_says_what_to_do() -> None:
     with pytest.raises(FieldError) as caught:
         trainer_with(Adjusts()).fit(tiny_loader(), epochs=1)
     assert any("Name batch_idx" in note for note in caught.value.__notes__)
+
+
+def test_without_a_loss_the_default_forward_says_so() -> None:
+    model = tiny_classifier()
+    trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), callbacks=[MainCallback()], device="cpu")
+    with pytest.raises(TypeError, match=r"^orca: there is no loss.*on_iter_forward that sets runner\.loss"):
+        trainer.fit(tiny_loader(), epochs=1)
 
 
 def test_helpers_of_the_users_own_do_not_replace_the_defaults() -> None:

@@ -133,6 +133,8 @@ def default_forward(runner: Runner) -> None:
 
 def default_loss(runner: Runner) -> None:
     """The second half: lists of outputs and targets are spread over the arguments of the criterion."""
+    if runner.criterion is None:
+        raise TypeError("orca: there is no loss: give one, or write an on_iter_forward that sets runner.loss")
     outputs, targets = (v if isinstance(v, list | tuple) else (v,) for v in (runner.output, runner.target))
     runner.loss = runner.criterion(*outputs, *targets)
 
