@@ -13,5 +13,7 @@ def hearing() -> Iterator[list[str]]:
     told: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        yield told
-    told += [str(one.message) for one in caught]
+        try:
+            yield told
+        finally:
+            told += [str(one.message) for one in caught]

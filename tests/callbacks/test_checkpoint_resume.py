@@ -250,3 +250,15 @@ def test_a_callback_that_is_missing_or_new_is_said(tmp_path: Path, caplog: pytes
     interrupted(Break("after_step", 3), tmp_path, plain, EMA(0.9))
     with pytest.warns(UserWarning, match="state of a callback 'EMA', which this trainer does not have"):
         plain(trainer(Checkpoint(to=tmp_path)), "auto")
+
+
+def test_a_newer_one_that_is_damaged_is_told_where_a_script_shows_it(tmp_path: Path) -> None:
+    whole, again = End(), End()
+    plain(trainer(whole), None)
+    interrupted(Break("after_step", 4), tmp_path, plain)
+    used, newest = Shelf(tmp_path).names()[-2:]
+    file = tmp_path / newest / "state.json"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match=f"goes on from {used}: newer ones cannot be used: {newest} .state.json is sh"):
+        plain(trainer(Checkpoint(to=tmp_path), again), "auto")
+    assert difference(whole, again) is None

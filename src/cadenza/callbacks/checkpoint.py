@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from cadenza.checkpoint import Outcome, Saved, Shelf, Writer
     from cadenza.run import Run
 
-log = logging.getLogger("cadenza")
 SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")
 
 
@@ -119,7 +117,11 @@ class Checkpoint(Callback):
 
     def newest(self, experiment: Any = None, apart: Any = None) -> Saved | None:
         """The newest valid checkpoint, or None if there is none yet; ``apart`` as in ``Shelf.read``."""
-        return self._make_writer(experiment).recover(apart=apart)
+        saved = self._make_writer(experiment).recover(apart=apart)
+        if saved is not None and saved.passed_over:
+            others = ", ".join(f"{name} ({reason})" for name, reason in saved.passed_over.items())
+            warn(f"{self.name} goes on from {saved.name}: newer ones cannot be used: {others}")
+        return saved
 
     def _make_writer(self, experiment: Any) -> Writer:
         """What a remote store does not take stays under the experiment's folder, or the present one."""
@@ -253,7 +255,7 @@ class Checkpoint(Callback):
         if self.warnings.came and self.grace is not None:
             left, needed = self.grace.amount - self.warnings.seconds(), writer.estimate()
             if needed is not None and needed > left:
-                log.warning("a save takes about %.1f s, and %.1f s are left: the last one stands", needed, left)
+                warn(f"a save takes about {needed:.1f} s, and {left:.1f} s are left: the last one stands")
                 return False
         return True
 
