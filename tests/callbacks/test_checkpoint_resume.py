@@ -254,7 +254,8 @@ def test_a_callback_that_is_missing_or_new_is_said(tmp_path: Path, caplog: pytes
 
 def test_a_newer_one_that_is_damaged_is_told_where_a_script_shows_it(tmp_path: Path) -> None:
     whole, again = End(), End()
-    plain(trainer(whole), None)
+    plain(trainer(Checkpoint(to=tmp_path / "whole"), whole), None)
+    tmp_path /= "broken off"
     interrupted(Break("after_step", 4), tmp_path, plain)
     used, newest = Shelf(tmp_path).names()[-2:]
     file = tmp_path / newest / "state.json"
