@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from cadenza import Trainer
+from cadenza.callbacks import GradientClip
 from cadenza.dialects.orca import MainCallback, Runner
 from cadenza.fields import FieldError
 from cadenza.testing import tiny_classifier, tiny_loader
@@ -47,6 +48,19 @@ def test_without_a_loss_the_default_forward_says_so() -> None:
     trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), callbacks=[MainCallback()], device="cpu")
     with pytest.raises(TypeError, match=r"^orca: there is no loss.*on_iter_forward that sets runner\.loss"):
         trainer.fit(tiny_loader(), epochs=1)
+
+
+def test_who_comes_too_late_for_an_own_step_is_told_in_the_words_of_the_dialect() -> None:
+    class Steps(MainCallback):
+        def on_iter_backward(self, runner: Runner) -> None:
+            runner.optimizer.zero_grad()
+            runner.loss.backward()  # type: ignore[no-untyped-call]
+            runner.optimizer.step()
+
+    with pytest.raises(
+        RuntimeError, match=r"too late\. orca: do it in on_iter_backward.*or leave on_iter_backward out"
+    ):
+        trainer_with(Steps(), GradientClip(norm=1.0)).fit(tiny_loader(), epochs=1)
 
 
 def test_helpers_of_the_users_own_do_not_replace_the_defaults() -> None:

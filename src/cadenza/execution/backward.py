@@ -112,6 +112,6 @@ def refuse_who_comes_too_late(run: Run) -> None:
         what = "the fp16 scaler"
     if what is not None:
         raise RuntimeError(
-            f"{plan.main.name}.on_iter_backward steps the optimizer itself, so {what} would come too late. Let it only "
-            "call run.loss.backward(), and put the rest into on_iter_step and on_iter_zero_grad, or leave those out"
+            f"{plan.main.name}.on_iter_backward steps the optimizer itself, so {what} would come too late. "
+            f"{plan.main._instead_of_an_own_step}"
         )

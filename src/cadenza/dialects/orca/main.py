@@ -61,6 +61,10 @@ class MainAdapter(OrcaAdapter, MainCallback):
     the defaults are played as separate actions, for the first optimizer alone."""
 
     order: int = Order.PREPARE
+    _instead_of_an_own_step = (
+        "orca: do it in on_iter_backward itself, before runner.optimizer.step(), or leave on_iter_backward out: the "
+        "default lets native callbacks play between its actions"
+    )
     foreign: Any
     section: OrcaSection
 
