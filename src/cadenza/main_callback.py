@@ -38,8 +38,8 @@ class MainCallback(Callback):
 
     _gives_defaults = True
     _instead_of_an_own_step = (
-        "Let it only call run.loss.backward(), and put the rest into on_iter_step and on_iter_zero_grad, or leave those "
-        "out"
+        "Let it only call run.loss.backward(), and put the rest into on_iter_step and on_iter_zero_grad, or leave "
+        "those out"
     )
     lr_every: str = "epoch"
     inference_mode: bool = False
