@@ -169,5 +169,6 @@ def test_bad_arguments_are_refused(arguments, error, words):
         Profile(**arguments)
 
 
+@pytest.mark.long
 def test_conformance_with_an_open_window(tmp_path):
     check_callback(Profile(start="0 steps", steps=1, path=tmp_path / "trace.json"))
