@@ -48,9 +48,9 @@ class When(Callback):
         if every is None and start is None and stop is None:
             raise ValueError("When needs at least one of every, start and stop")
         self.callback = callback
-        self.every = None if every is None else Duration.interval(every)
-        self.start = None if start is None else Duration.parse(start)
-        self.stop = None if stop is None else Duration.parse(stop)
+        self.every = None if every is None else Duration.interval(every, "every")
+        self.start = None if start is None else Duration.parse(start, "start")
+        self.stop = None if stop is None else Duration.parse(stop, "stop")
         for name in ("order", "stages", "owns", "ranks", "asks", "agree", "capturable", "monitor", "mode", "passive"):
             setattr(self, name, getattr(callback, name))
         words = ((self.every, "every"), (self.start, "from"), (self.stop, "until"))

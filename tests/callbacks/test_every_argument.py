@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import cadenza
-from cadenza import Callback, Trainer
-from cadenza.callbacks import ClassificationResults, accuracy
-from cadenza.callbacks.channels import Command
+from cadenza import Callback, Trainer, When
+from cadenza.callbacks import ClassificationResults, GradientClip, accuracy
+from cadenza.callbacks.channels import Command, Mail, Webhook
 from cadenza.callbacks.course import Placing
 from cadenza.testing import tiny_classifier, tiny_loader
 
@@ -107,6 +107,30 @@ def test_what_is_refused_is_refused_by_name_with_what_is_right(cls: type[Callbac
             assert re.search(rf"\b{name}\b", str(error)), f"{gives}, which does not say which argument"
             assert repr(wrong) in str(error), f"{gives}, which does not say what was given"
             assert len(str(error)) > len(name) + len(repr(wrong)) + 12, f"{gives}, which does not say what is right"
+
+
+PARTS: dict[Any, dict[str, Any]] = {
+    Mail: {"host": "localhost", "sender": "me@here.org", "to": "you@there.org"},
+    Webhook: {"url": "https://hooks.example.org"},
+    Command: {"arguments": ["true"]},
+    ClassificationResults: {},
+    When: {"callback": GradientClip(1.0), "start": "1 epoch"},
+}
+
+
+@pytest.mark.parametrize("cls", PARTS)
+def test_what_callbacks_are_made_of_refuses_by_name_too(cls: Any) -> None:
+    for name in inspect.signature(cls).parameters:
+        refused = []
+        for wrong in WRONG:
+            try:
+                cls(**{**PARTS[cls], name: wrong})
+            except Exception as error:
+                refused.append((wrong, error))
+        assert refused, f"{name} takes anything"
+        for wrong, error in refused:
+            assert said_by_us(error), f"{name}={wrong!r} gives {error!r}"
+            assert re.search(rf"\b{name}\b", str(error), re.I), f"{name}={wrong!r} gives {error!r}"
 
 
 DEAR = SERVICES | {"ExportCheck", "Experiment", "BatchSizeFinder"}

@@ -15,6 +15,8 @@ from email.utils import localtime
 from typing import Any, NoReturn, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
+from cadenza.callbacks.arguments import is_whole, text, texts
+
 Hidden: TypeAlias = str | Callable[[], str]
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -47,9 +49,9 @@ class Secret:
     (***, 'swordfish')
     """
 
-    def __init__(self, value: Hidden) -> None:
+    def __init__(self, value: Hidden, name: str = "a secret") -> None:
         if not isinstance(value, str) and not callable(value):
-            raise TypeError(f"a secret is a text or a function that returns one, not a {type(value).__name__}")
+            raise TypeError(f"{name} is a text or a function that returns one, not a {type(value).__name__}")
         self._value = value
 
     def reveal(self) -> str:
@@ -89,17 +91,25 @@ class Mail:
         context: ssl.SSLContext | None = None,
     ) -> None:
         ports = {"starttls": 587, "ssl": 465, None: 25}
-        if security not in ports:
+        text("host", host, "the name of a mail server")
+        if not isinstance(security, str | None) or security not in ports:
             raise ValueError(f'security is "starttls", "ssl" or None, not {security!r}')
         if password is not None and security is None and host not in _LOOPBACK:
             raise ValueError(f'a password is not sent to {host} unencrypted: use security="starttls" or "ssl"')
+        if port is not None and not (is_whole(port, 1) and port < 1 << 16):
+            raise ValueError(f"port is a whole number from 1 to 65535 or None, not {port!r}")
+        if user is not None:
+            text("user", user, "the name to log in with, or None")
+        if not isinstance(context, ssl.SSLContext | None):
+            raise TypeError(f"context is an ssl.SSLContext or None, not {context!r}")
         self.host, self.port, self.security, self.context = host, port or ports[security], security, context
-        self.sender, self.to = sender, [to] if isinstance(to, str) else list(to)
-        for address in (sender, *self.to):
-            if "@" not in address or "\n" in address or "\r" in address:
-                raise ValueError(f"{address!r} is not the address of a mail")
+        several = [to] if isinstance(to, str) else texts("to", to, "the address of a mail, or a list of them")
+        self.sender, self.to = sender, several
+        for name, address in (("sender", sender), *(("to", one) for one in several)):
+            if not isinstance(address, str) or "@" not in address or "\n" in address or "\r" in address:
+                raise ValueError(f"{name}: {address!r} is not the address of a mail")
         self.user = user or sender
-        self.password = None if password is None else Secret(password)
+        self.password = None if password is None else Secret(password, "password")
         self.where = f"to {', '.join(self.to)} by {host}"
 
     def __repr__(self) -> str:
@@ -155,8 +165,10 @@ class Webhook:
             raise ValueError("the url of a webhook begins with https:// or http://")
         if body is not None and not callable(body):
             raise TypeError(f"body is a function of the message, not {body!r}")
-        self.url, self.body = Secret(url), body
-        self.headers = {name: Secret(value) for name, value in (headers or {}).items()}
+        if not isinstance(headers, Mapping | None):
+            raise TypeError(f"headers is a dict from names to texts or None, not a {type(headers).__name__}")
+        self.url, self.body = Secret(url, "url"), body
+        self.headers = {name: Secret(value, f"{name} of headers") for name, value in (headers or {}).items()}
         self.where = f"to {urlsplit(url).hostname if isinstance(url, str) else 'an address that is looked up'}"
 
     def __repr__(self) -> str:
@@ -204,8 +216,11 @@ class Command:
     """
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        if isinstance(arguments, str) or not arguments or not all(isinstance(one, str) for one in arguments):
-            raise TypeError('a command is a list of texts, such as ["notify-send", "{title}"]; no shell splits a text')
+        several = isinstance(arguments, Sequence) and not isinstance(arguments, str) and len(arguments) > 0
+        if not several or not all(isinstance(one, str) for one in arguments):
+            raise TypeError(
+                'arguments of a command are a list of texts, such as ["notify-send", "{title}"]; no shell splits a text'
+            )
         self.arguments = list(arguments)
         self.where = self.arguments[0]
 

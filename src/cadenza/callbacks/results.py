@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from cadenza.callbacks.arguments import flags, labels
 from cadenza.callbacks.curve_areas import average_precision, roc_auc
 from cadenza.callbacks.measures import shaped_like
 
@@ -105,8 +106,9 @@ class ClassificationResults(ResultPackage):
 
     def __init__(self, *, per_class: bool = False, class_names: Sequence[str] | None = None, prefix: str = "") -> None:
         super().__init__(prefix=prefix)
+        flags(per_class=per_class)
         self.per_class = per_class or class_names is not None
-        self.class_names = None if class_names is None else [str(name) for name in class_names]
+        self.class_names = None if class_names is None else labels("class_names", class_names)
 
     def compute(self, predictions: Tensor, targets: Tensor) -> dict[str, float]:
         n, predicted, actual, undefined = self._classes(predictions, targets)
