@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 
@@ -53,6 +54,7 @@ def play(folder, scenarios):
     found = []
     for number, (scenario, args) in enumerate(scenarios):
         part()
+        gc.collect()  # what the last one left is let go of here, not in a loader's worker that is forked
         meeting = f"file://{folder}/{number}"
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
         found.append(scenario(*args))

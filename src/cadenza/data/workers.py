@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -140,6 +141,9 @@ class Begin:
         self.desk = desk
 
     def __call__(self, worker: int) -> None:
+        # a forked worker must not collect what its parent left lying: the end of a process group waits for threads
+        # that are not here, or falls over them
+        gc.freeze()
         self.desk.begin(worker)
 
 
