@@ -6,6 +6,8 @@ import gc
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,9 +70,12 @@ class Desk:
     places: dict[int, Place] = field(default_factory=dict)
     own: list[Any] = field(default_factory=list)
     last: Draws | None = None
+    owner: int = field(default_factory=os.getpid)
+    """The process that trains."""
 
     def begin(self, worker: int) -> None:
         outlive_warnings()
+        end_with(self.owner)
         info = get_worker_info()
         # the user's functions look for their own data set there, to give each worker its part of it
         object.__setattr__(info, "dataset", self.dataset)
@@ -102,6 +107,23 @@ def outlive_warnings() -> None:
     signal.signal(signal.SIGTERM, first)
     if hasattr(signal, "SIGUSR1"):
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+def end_with(owner: int) -> None:
+    """Ends this process soon after ``owner`` is gone. DataLoader's own watch looks at the parent, which is another
+    process if a server forks the workers, and nobody's if the owner was killed while they began."""
+    if os.name != "posix":  # elsewhere asking whether a process lives may end it
+        return
+
+    def watch() -> None:
+        while True:
+            time.sleep(1.0)
+            try:
+                os.kill(owner, 0)
+            except (ProcessLookupError, PermissionError):  # gone, or its number is that of somebody else's process
+                os._exit(1)
+
+    threading.Thread(target=watch, name="cadenza owner", daemon=True).start()
 
 
 def let_go(iterator: Any) -> None:
