@@ -16,6 +16,7 @@ from cadenza import launch
 from cadenza.callbacks import Checkpoint
 from cadenza.checkpoint import Damaged, Shelf, load_weights
 from cadenza.checkpoint.disk import Disk
+from cadenza.distributed import FSDP
 
 from .crew import fitted, play
 from .trainings import Network, difference, ledger, train
@@ -73,6 +74,8 @@ def played():
         scenarios += [(go, (killed, stop, {"background": True})) for stop in (10, 23)]
         scenarios += [(spoil, (killed,)), (go, (killed, None, {}))]
         scenarios += [(go, (alone, 10, {"to": f"local://{alone}", "background": True}))]
+        gathered = {"strategy": FSDP(checkpoints="whole")}
+        scenarios += [(go, (f"{folder}/gathered", stop, gathered)) for stop in (10, None)]
         scenarios += [(full_disk, (f"{folder}/full",))]
         answers = launch(play, folder, scenarios, results="all", timeout=110)
         yield folder, answers
@@ -92,6 +95,13 @@ def test_a_part_that_cannot_be_written_is_told_and_nothing_is_committed(played):
 def test_a_resumed_run_equals_a_whole_one(folder):
     assert difference(f"{folder}/whole", f"{folder}/killed") is None
     assert any(name.startswith("damaged-") for name in os.listdir(f"{folder}/killed"))
+
+
+def test_what_rank_0_gathers_and_writes_goes_on_as_well(folder):
+    assert difference(f"{folder}/whole", f"{folder}/gathered") is None
+    newest = Path(folder, "gathered", Shelf(f"{folder}/gathered").names()[-1])
+    assert "model.safetensors" in os.listdir(newest)
+    assert not list(newest.glob("shard-*"))
 
 
 def test_each_process_stores_its_part(folder):
