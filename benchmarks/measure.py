@@ -105,6 +105,12 @@ def write(name: str, results: Mapping[str, Any]) -> Path:
     return path
 
 
+def read(name: str) -> dict[str, Any]:
+    """What was written last."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]

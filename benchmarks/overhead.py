@@ -24,7 +24,7 @@ from everyday import (
     six_callbacks,
     small_batches,
 )
-from measure import best_of, median_with_interval, paired_ratios, table, timed, write
+from measure import best_of, median_with_interval, paired_ratios, read, surroundings, table, timed, write
 from peers_inline import peer_cases
 from torch import nn
 
@@ -138,11 +138,28 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--small-steps", type=int, default=300, help="batches an epoch of the small MLP")
+    parser.add_argument("--only", choices=["everyday"], help="the callbacks of everyday use; the other rows stay")
     parser.add_argument("--everyday-epochs", type=int, default=40, help="epochs of a training with the fifteen")
     parser.add_argument("--everyday-rounds", type=int, default=9, help="rounds of these, which are long")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    data = batches(options.steps)
+    found: dict[str, Any] = {"ratios": {}} if options.only is None else read("overhead")
+    if options.only is None:
+        ratios, references = tiny_ratios(options.steps, options.rounds)
+        found |= {"hand_written_us": statistics.median(references) / options.steps * 1e6}
+        found |= {"dispatch_us": dispatch(4000), "import_share": import_share()}
+        found["ratios"] |= judged(ratios)
+    everyday = everyday_ratios(options)
+    found["ratios"] |= judged(everyday)
+    found |= {"figure_s": statistics.median(DRAWN), "everyday": surroundings()}
+    show(found)
+    path = write("overhead", found)
+    print(f"written to benchmarks/results/{path.name}")
+
+
+def tiny_ratios(steps: int, rounds: int) -> tuple[dict[str, list[float]], list[float]]:
+    """The bare costs, on a model so small that they cannot hide."""
+    data = batches(steps)
     cases = {
         "no callbacks": lambda: fit(data, []),
         "ten callbacks at two points": lambda: fit(data, [Idle() for _ in range(10)]),
@@ -150,27 +167,37 @@ def main() -> None:
         "every before and after": lambda: fit(data, [Everywhere()]),
         **{name: (lambda case=case: case(parts, data)) for name, case in peer_cases().items()},
     }
-    ratios, references = paired_ratios(lambda: hand_written(data), cases, options.rounds)
+    return paired_ratios(lambda: hand_written(data), cases, rounds)
+
+
+def everyday_ratios(options: argparse.Namespace) -> dict[str, list[float]]:
+    """Callbacks that do something, on a small model."""
     small = small_batches(options.small_steps)
     six = {"six that change and guard": partial(six_callbacks, small)}
-    ratios.update(paired_ratios(partial(six_by_hand, small), six, options.rounds)[0])
-    ratios.update(fifteen_ratios(small, options.everyday_epochs, options.everyday_rounds))
-    rows, results = [], {}
+    ratios, _ = paired_ratios(partial(six_by_hand, small), six, options.rounds)
+    return ratios | fifteen_ratios(small, options.everyday_epochs, options.everyday_rounds)
+
+
+def judged(ratios: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
+    """Medians with their intervals, beside what is aimed at."""
+    found = {}
     for name, values in ratios.items():
         middle, low, high = median_with_interval(values)
-        bar = f"{BARS[name]:.2f}" if name in BARS else ""
-        rows.append((name, f"{middle:.3f}", f"{low:.3f} to {high:.3f}", bar))
-        results[name] = {"ratio": middle, "interval": [low, high], "bar": BARS.get(name)}
-    step = statistics.median(references) / options.steps * 1e6
-    bare, share = dispatch(4000), import_share()
-    print(f"hand-written: {step:.0f} us a step, {options.rounds} rounds of {options.steps} steps\n")
+        found[name] = {"ratio": middle, "interval": [low, high], "bar": BARS.get(name)}
+    return found
+
+
+def show(found: dict[str, Any]) -> None:
+    rows = []
+    for name, row in found["ratios"].items():
+        low, high = row["interval"]
+        bar = "" if row["bar"] is None else f"{row['bar']:.2f}"
+        rows.append((name, f"{row['ratio']:.3f}", f"{low:.3f} to {high:.3f}", bar))
+    print(f"hand-written: {found['hand_written_us']:.0f} us a step\n")
     print(table(("case", "ratio", "95 % interval", "at most"), rows))
-    print(f"\nbare dispatch: {bare:.2f} us a step (at most {BAR_DISPATCH})")
-    print(f"the figure of the history: {statistics.median(DRAWN):.2f} s, once at the end of a training")
-    print(f"import beyond torch's: {share:+.1%} (at most {BAR_IMPORT:.0%})")
-    once = {"dispatch_us": bare, "import_share": share, "figure_s": statistics.median(DRAWN)}
-    path = write("overhead", {"hand_written_us": step, "ratios": results, **once})
-    print(f"written to benchmarks/results/{path.name}")
+    print(f"\nbare dispatch: {found['dispatch_us']:.2f} us a step (at most {BAR_DISPATCH})")
+    print(f"the figure of the history: {found['figure_s']:.2f} s, once at the end of a training")
+    print(f"import beyond torch's: {found['import_share']:+.1%} (at most {BAR_IMPORT:.0%})")
 
 
 if __name__ == "__main__":

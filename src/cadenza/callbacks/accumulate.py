@@ -52,7 +52,7 @@ class Accumulate(Callback):
         flags(drop_last=drop_last)
         self.n, self.weight, self.drop_last = n, weight, drop_last
         self.capturable = isinstance(weight, str)  # what a function returns may differ from batch to batch
-        self.window = Window()
+        self.window = Window(n)
         self._mean: Count = 0
         self._loaded = False
 
@@ -79,7 +79,7 @@ class Accumulate(Callback):
             )
         window.batches, window.total, window.reference = batches, window.total * scale, window.reference * scale
         self.adapted = self.adapted or n != self.n
-        self.n = n
+        self.n = window.n = n
 
     def steps_in(self, batches: int) -> int:
         """How many steps an epoch of ``batches`` makes, if none is skipped; schedules ask for it."""
@@ -157,7 +157,10 @@ class Accumulate(Callback):
     # State ----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return dict(vars(self.window)) if self.window.batches else {}
+        window = self.window
+        if not window.batches:
+            return {}
+        return {"batches": window.batches, "total": window.total, "reference": window.reference}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.window.clear()
@@ -178,9 +181,13 @@ class Window:
     >>> window.settle([weight])
     >>> weight.grad  # the mean of 1, 2, 3 and 6
     tensor([3.])
+
+    ``n`` is how many batches it will have, if all goes well: then losses are weighed so that ``settle`` has nothing to
+    do for batches of one size.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, n: int = 1) -> None:
+        self.n = n
         self.clear()
 
     def clear(self) -> None:
@@ -189,17 +196,20 @@ class Window:
         self.reference: Count = 0
 
     def weigh(self, count: Count, mean: Count | None = None) -> Count:
-        """What to multiply the loss of a batch with. The first batch gets 1, so that gradients keep their size. Where
-        the mean over several processes is taken, ``mean`` is what they have on average, and what is to be added."""
-        reference = self.reference if self.batches else _reference(count if mean is None else mean)
-        return count / reference
+        """What to multiply the loss of a batch with. The first batch gets the share of one batch in ``n``. Where the
+        mean over several processes is taken, ``mean`` is what they have on average, and what is to be added."""
+        return count / (self.reference if self.batches else self._reference(count if mean is None else mean))
 
     def add(self, count: Count) -> None:
         """The batch of this count has been back-propagated."""
         if self.batches == 0:
-            self.reference = _reference(count)
+            self.reference = self._reference(count)
         self.batches += 1
         self.total = self.total + count
+
+    def _reference(self, count: Count) -> Count:
+        """What the window will count if all of its batches are like this one."""
+        return self.n * (torch.where(count > 0, count, 1.0) if isinstance(count, Tensor) else count or 1)
 
     def settle(self, parameters: Iterable[Tensor]) -> None:
         """Makes the weighted sum in the gradients of ``parameters`` the mean over all that was counted."""
@@ -223,7 +233,3 @@ def _exact(count: Count, device: torch.device) -> Count:
     if count.device != device and count.device.type == "cpu":
         return count.item()
     return count.detach().reshape(()).to(torch.float32 if device.type == "mps" else torch.float64)
-
-
-def _reference(count: Count) -> Count:
-    return torch.where(count > 0, count, 1.0) if isinstance(count, Tensor) else count or 1
