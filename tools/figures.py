@@ -170,8 +170,29 @@ def checkpoint() -> str:
     return "\n".join(lines)
 
 
+def scaling() -> str:
+    """The table of ``benchmarks/scaling.py``."""
+    result = _result("scaling")
+    rows = [
+        f"| {name} | {middle:.3f} | {low:.3f} to {high:.3f} |" for name, (middle, low, high) in result["ratios"].items()
+    ]
+    sent = {name: row["bytes"] for name, row in result["sent"].items()}
+    lines = [
+        "| case | ratio to plain DDP | 95 % interval |",
+        "|---|---|---|",
+        *rows,
+        "",
+        f"Plain DDP took {result['plain microseconds'][0]:.0f} µs a step and sent {sent['plain DDP']:.0f} bytes in it; "
+        f"Cadenza sent {sent['no callbacks']:.0f}, in as many collectives.",
+        "",
+        _measured(result),
+    ]
+    return "\n".join(lines)
+
+
 TABLES = {
     "checkpoint": checkpoint,
+    "scaling": scaling,
     "report": report,
     "overhead": overhead,
     "overhead_short": overhead_short,
