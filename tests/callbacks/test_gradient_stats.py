@@ -107,7 +107,9 @@ def test_after_backward_sees_the_window_grow():
     found = logged(history, "all")
     assert [row["batch"] for row in rows(history)] == [3, 4]
     steps = hand_written(tiny_classifier(), tiny_loader(48), accumulate=2)
-    assert found[1] == pytest.approx(by_hand(steps[1].values()), rel=1e-4)  # each batch was back-propagated as its share
+    assert found[1] == pytest.approx(
+        by_hand(steps[1].values()), rel=1e-4
+    )  # each batch was back-propagated as its share
     assert found[0]["norm"] != pytest.approx(found[1]["norm"])
 
 

@@ -293,4 +293,4 @@ class Ensemble:
 
     def end(self) -> None:
         """The run is over: nothing can interrupt it any more."""
-        self._standing.over.set()
+        self._standing.end()

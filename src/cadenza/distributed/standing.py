@@ -25,6 +25,7 @@ class Standing:
         self.thread, self.rank = run._thread, rank
         self.over = threading.Event()
         self.run = weakref.ref(run)
+        self._deciding = threading.Lock()
 
     def interrupt(self, failure: dict[str, Any]) -> None:
         """Another process failed: what this one waits for was cut off. If it is busy with something else, it has a
@@ -33,8 +34,18 @@ class Standing:
             threading.Thread(target=self._after_a_while, name="cadenza interrupts", daemon=True).start()
 
     def _after_a_while(self) -> None:
-        if not self.over.wait(_PATIENCE):
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), ctypes.py_object(RankFailed))
+        if self.over.wait(_PATIENCE):
+            return
+        with self._deciding:
+            if not self.over.is_set():
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), ctypes.py_object(RankFailed))
+
+    def end(self) -> None:
+        """The run is over: nothing interrupts it any more, and an interruption that has not been raised yet is taken
+        back, since it would come out of whatever follows."""
+        with self._deciding:
+            self.over.set()
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), None)
 
     def where(self) -> str:
         run = None if self.over.is_set() else self.run()
