@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 
@@ -53,8 +52,7 @@ def play(folder, scenarios):
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     found = []
     for number, (scenario, args) in enumerate(scenarios):
-        part()
-        gc.collect()  # what the last one left is let go of here, not in a loader's worker that is forked
+        part()  # what the last one left is let go of here, not in a loader's worker that is forked
         meeting = f"file://{folder}/{number}"
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
         found.append(scenario(*args))

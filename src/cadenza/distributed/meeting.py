@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from typing import Any
 
@@ -35,6 +36,9 @@ def part() -> None:
     while _last:
         _last.pop()[1].leave()
     if dist.is_initialized():
+        # A model of a failed run may still hold the group. It goes first: whoever lets go of the group last waits for its
+        # threads, and only torch's own way of ending it lets them have the interpreter meanwhile.
+        gc.collect()
         dist.destroy_process_group()
 
 
