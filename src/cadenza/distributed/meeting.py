@@ -36,8 +36,8 @@ def part() -> None:
     while _last:
         _last.pop()[1].leave()
     if dist.is_initialized():
-        # A model of a failed run may still hold the group. It goes first: whoever lets go of the group last waits for its
-        # threads, and only torch's own way of ending it lets them have the interpreter meanwhile.
+        # A model of a failed run may still hold the group. It goes first: whoever lets go of the group last waits for
+        # its threads, and only torch's own way of ending it lets them have the interpreter meanwhile.
         gc.collect()
         dist.destroy_process_group()
 
