@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +91,9 @@ def report() -> str:
     )
 
 
-def gpu(name: str = "gpu") -> str:
+def gpu() -> str:
     """The table of one run of ``benchmarks/gpu.py``."""
-    result = _result(name)
+    result = _result("gpu")
     head = [
         "| case | by hand, µs a step | Cadenza | times as fast | 95 % interval | aim: at least | met | "
         "Lightning | transformers | MB by hand | MB Cadenza | where it does not help |",
@@ -197,6 +196,5 @@ TABLES = {
     "overhead": overhead,
     "overhead_short": overhead_short,
     "gpu": gpu,
-    "gpu_complete": partial(gpu, "gpu_complete"),
     "peers": peers,
 }

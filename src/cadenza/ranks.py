@@ -17,6 +17,8 @@ from torch import Tensor
 from cadenza.fingerprint import fingerprint, fingerprints
 from cadenza.rng import pack_rng, rng_kept, rng_state, seed_everything
 
+OWN = ("rng", "feeds", "clock", "waiting")
+"""Parts of a state that each process has of its own."""
 COMPARED = ("callbacks", "metrics", "store", "model")
 """Parts of a state whose entries are looked at one by one: those that are as on rank 0 are not stored again."""
 
@@ -31,7 +33,7 @@ def compared(state: dict[str, Any], buffers: set[str]) -> dict[str, dict[str, st
 def own_part(state: dict[str, Any], mine: dict[str, dict[str, str]], main: dict[str, dict[str, str]]) -> dict[str, Any]:
     """What this process has that rank 0 has not, as plain values and tensors on the host."""
     inside = state["position"] and state["position"]["pass"]
-    part: dict[str, Any] = {name: state[name] for name in ("rng", "feeds", "clock")}
+    part: dict[str, Any] = {name: state[name] for name in OWN}
     part["pass"] = {name: inside[name] for name in ("mean", "seen", "counted")} if inside else None
     part["differs"], part["lacks"] = {}, {}
     for section in COMPARED:
@@ -89,8 +91,9 @@ def with_part(state: dict[str, Any], part: dict[str, Any] | None) -> dict[str, A
     state = dict(state)
     if part is None:
         return state
-    for name in ("rng", "feeds", "clock"):
-        state[name] = part[name]
+    for name in OWN:
+        if name in part:  # the oldest checkpoints have nothing that waits
+            state[name] = part[name]
     for section in COMPARED:
         merged = copy.copy(state[section])  # of the model with what is noted about versions of its modules
         for name in part["lacks"][section]:
@@ -122,7 +125,16 @@ def _moved(state: dict[str, Any], parts: list[Any], rank: int) -> dict[str, Any]
     own = known["rng"] if known is not None else state["rng"] if rank == 0 else _another(state["rng"], rank)
     feeds = {name: {**feed, "moved": len(parts)} for name, feed in state["feeds"].items()}
     moved = {"rng": own, "feeds": feeds, "clock": state["clock"], "differs": differs, "lacks": lacks}
-    return {**moved, "pass": _gathered_mean(state, parts, rank)}
+    return {**moved, "waiting": _waiting(state, parts, rank), "pass": _gathered_mean(state, parts, rank)}
+
+
+def _waiting(state: dict[str, Any], parts: list[Any], rank: int) -> list[Any]:
+    """Rank 0 asks for what one process is enough for, whoever it was, and what it asked itself; what all must ask is
+    asked anew."""
+    if rank:
+        return []
+    theirs = [one for part in parts if part for one in part.get("waiting", ()) if one[1] == "any"]
+    return [*(one for one in state.get("waiting", ()) if one[1] != "all"), *theirs]
 
 
 def _gathered_mean(state: dict[str, Any], parts: list[Any], rank: int) -> dict[str, Any] | None:

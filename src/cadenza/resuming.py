@@ -157,6 +157,13 @@ class Resume:
             elif self._is_as_long(run):
                 run._asked |= BIT[name]
                 run.stop_reason = self.state["stop_reason"]
+        for request, rule, reason in self.state.get("waiting", ()):  # what not all processes had agreed on
+            if run._ensemble is not None:
+                run._ensemble.agreement.wait_again(request, rule, reason)
+            elif request != "stop":
+                run._asked |= BIT[request]
+            else:
+                run.stop(reason)
 
     def _set_row(self, run: Run) -> None:
         row = run._rows["epoch"]

@@ -64,6 +64,7 @@ def collect_here(run: Run) -> dict[str, Any]:
         "store": {name: value for name, value in run.store.items() if is_tree(value)},
         "position": position_of(run, now),
         "asked": [] if began is not None else unmet(run),
+        "waiting": [] if began is not None or run._ensemble is None else run._ensemble.waiting(run),
         "step": step_of(run),
     }
 

@@ -17,8 +17,9 @@ CASES = {
     "accumulation and a ragged end": {"accumulate": 2, "samples": 33, "norm": False},
     "a process without a sample in the last batch": {"samples": 33, "batch_size": 16, "norm": False},
     "every epoch": {"every": "1 epoch"},
+    "a request that not all know yet": {"ends_epoch": 2},
 }
-STOPS = {"a process without a sample in the last batch": (4, 5)}
+STOPS = {"a process without a sample in the last batch": (4, 5), "a request that not all know yet": (3, 7)}
 
 
 @pytest.fixture(scope="module")

@@ -72,6 +72,17 @@ class BreaksOff(Callback):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+class EndsEpoch(Callback):
+    """One process wants the epoch to end, so late in an iteration that the others hear of it in the next."""
+
+    def __init__(self, batch):
+        self.batch = batch
+
+    def after_train_iter(self, run):
+        if run.rank == 1 and run.clock.batches == self.batch:
+            run.end_epoch()
+
+
 def train(folder, stop=None, ranks=None, **options):
     """Trains three epochs, or goes on with them; ``stop`` is the batch at which it is broken off."""
     how = {
@@ -84,6 +95,7 @@ def train(folder, stop=None, ranks=None, **options):
         "every": "1 step",
         "background": False,
         "to": folder,
+        "ends_epoch": None,
         **options,
     }
     torch.set_num_threads(1)
@@ -96,6 +108,8 @@ def train(folder, stop=None, ranks=None, **options):
         Checkpoint(how["every"], to=how["to"], background=how["background"]),
         Ledger(folder),
     ]
+    if how["ends_epoch"] is not None:
+        callbacks.append(EndsEpoch(how["ends_epoch"]))
     if stop is not None:
         callbacks.append(BreaksOff(stop, ranks))
     trainer = Trainer(

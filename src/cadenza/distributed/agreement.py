@@ -67,6 +67,17 @@ class Agreement:
         for key in [key for key in self._waiting if key[0] in requests]:
             del self._waiting[key]
 
+    def waiting(self, *, paused: bool) -> list[list[Any]]:
+        """What is asked and not agreed on, as it is saved: request, rule and reason. A pause is no stop to come back
+        to, and who saves need not save again."""
+        left = ("save", "stop") if paused else ("save",)
+        return [[request, rule, reason] for (request, rule), reason in self._waiting.items() if request not in left]
+
+    def wait_again(self, request: str, rule: str, reason: str | None) -> None:
+        """Takes up what was saved."""
+        self._waiting[request, rule] = reason
+        self.untold = True
+
     # Collectives ----------------------------------------------------------------------------------------------------
 
     def settle(self, run: Run) -> None:

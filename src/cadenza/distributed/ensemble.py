@@ -70,6 +70,10 @@ class Ensemble:
         else:
             self.agreement.ask(run, request, reason)
 
+    def waiting(self, run: Run) -> list[list[Any]]:
+        """What this process asked and the others have not agreed on yet."""
+        return self.agreement.waiting(paused=run.is_paused)
+
     def skip(self, run: Run, mask: int) -> None:
         """All agree on the skips in ``mask``. Called where they are due, and only if a callback declares them."""
         if run.stage == "train" or self.lockstep:
