@@ -6,6 +6,7 @@ it still holds what was lent.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 _WATCHED = 8
 """So many batches are kept beside their copies before others are lent."""
+_TENSORS = frozenset({Tensor})
+_version = attrgetter("_version")
 
 
 def lasting(tensor: Tensor) -> bool:
@@ -22,13 +25,10 @@ def lasting(tensor: Tensor) -> bool:
     >>> lasting(torch.ones(2)), lasting(torch.from_numpy(numpy.ones(2)))
     (True, False)
     """
-    return (
-        tensor.is_cpu
-        and tensor.layout is torch.strided
-        and not tensor.is_inference()
-        and tensor.untyped_storage().resizable()  # as no memory is that somebody else has, too
-        and not tensor.is_shared()  # type: ignore[no-untyped-call]
-    )
+    if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.is_inference():
+        return False
+    memory = tensor.untyped_storage()
+    return memory.resizable() and not memory.is_shared()  # no memory is resizable that somebody else has, too
 
 
 class Lending:
@@ -65,7 +65,7 @@ class Lending:
 
 def is_plain(batch: Any) -> bool:
     """Whether ``batch`` is a list or a tuple of tensors and nothing else."""
-    return type(batch) in (list, tuple) and all(type(part) is Tensor for part in batch)
+    return type(batch) in (list, tuple) and _TENSORS.issuperset(map(type, batch))
 
 
 class Loan:
@@ -75,8 +75,8 @@ class Loan:
 
     def __init__(self, batch: Any) -> None:
         self.batch = type(batch)(batch)
-        self.versions = [part._version for part in batch]
+        self.versions = tuple(map(_version, batch))
 
     def is_intact(self) -> bool:
         """Whether nobody has changed it since."""
-        return [part._version for part in self.batch] == self.versions
+        return tuple(map(_version, self.batch)) == self.versions

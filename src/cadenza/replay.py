@@ -146,7 +146,8 @@ class _Conductor(Callback):
             restore(run, self.tape["moment"], run.callbacks)
             restore_rng(self.tape["moment"]["rng"], run.device)
         run._pass.index = record["batch_idx"]
-        restore_rng(record["rng"], run.device)
+        if record["rng"] is not None:
+            restore_rng(record["rng"], run.device)
         if self.index == self.stop_at:
             raise _Arrived
 

@@ -81,8 +81,13 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(inner)
 
 
-def _plain_rng(state: dict[str, Any]) -> dict[str, Any]:
-    if "numpy" not in state:
+def _same_draws(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether torch has drawn nothing between two moments."""
+    return all(name in one and torch.equal(one[name], other[name]) for name in ("torch", "cuda") if name in other)
+
+
+def _plain_rng(state: dict[str, Any] | None) -> dict[str, Any] | None:
+    if state is None or "numpy" not in state:
         return state
     name, keys, *rest = state["numpy"]
     return {**state, "numpy": (name, keys.tolist(), *rest)}
@@ -194,7 +199,7 @@ class Tape:
         self._loans: list[Loan | None] = []
         self._lending = Lending()
         self._spare: list[Any] = []
-        self._host_draws = True
+        self._host_draws = self._draws = True
         self._bytes = 0
         self._next = -1
         self._ended = True
@@ -215,12 +220,15 @@ class Tape:
         self._spare = [kept["batch"] if loan is None else None for kept, loan in copied]  # what is lent is not ours
         self.batches.clear()
         self._loans.clear()
+        before = self.moment.get("rng")
         self.moment = capture(run, self.moment)
         self._host_draws = draws_on_the_host(run.loader)
+        self._draws = self._host_draws or before is None or not _same_draws(before, self.moment["rng"])
         self._bytes, self._next, self._ended = 0, run.clock.batches, False
 
     def record(self, run: Run) -> int | None:
-        """Keeps the batch that was just fetched and the random numbers that its iteration begins with.
+        """Keeps the batch that was just fetched and the random numbers that its iteration begins with; those not if
+        nobody drew any since the moment before this one, since then they follow from this one.
 
         Returns its number on the tape, or None if the tape has ended.
         """
@@ -232,8 +240,16 @@ class Tape:
             self._ended = True
             return None
         self._next = clock.batches + 1
-        kept = {"batch": self._keep(run.batch), "rng": rng_state(run.device, host=self._host_draws), "loss": None}
-        self.batches.append({**kept, "batch_idx": run.batch_idx, "epoch": run.epoch, "step": clock.steps})
+        self.batches.append(
+            {
+                "batch": self._keep(run.batch),
+                "rng": rng_state(run.device, host=self._host_draws) if self._draws else None,
+                "loss": None,
+                "batch_idx": run.batch_idx,
+                "epoch": run.epoch,
+                "step": clock.steps,
+            }
+        )
         return len(self.batches) - 1
 
     def _keep(self, batch: Any) -> Any:
@@ -293,6 +309,6 @@ def read_tape(file: str | os.PathLike[str]) -> dict[str, Any]:
         content = None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{os.fspath(file)} is not a replay file of this version ({FORMAT})")
-    if "numpy" not in sys.modules and any("numpy" in one["rng"] for one in content["batches"]):
+    if "numpy" not in sys.modules and any("numpy" in (one["rng"] or ()) for one in content["batches"]):
         import numpy  # noqa: F401  its generator was in use
     return content

@@ -215,3 +215,33 @@ def test_it_says_what_it_does():
     assert GradientClip(value=0.5, log=True).explain() == "values at most 0.5, logged as train/grad_norm"
     assert GradientClip(0.5).capturable
     assert not GradientClip(0.5, log=True).capturable
+
+
+MIXES = {
+    "alike": [torch.float32] * 3,
+    "half": [torch.bfloat16] * 3,
+    "double": [torch.float64] * 3,
+    "of two types": [torch.float32, torch.float64, torch.float32],
+    "one missing": [torch.float32, None, torch.float32],
+    "none": [None, None, None],
+}
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize("mix", MIXES)
+def test_whatever_the_gradients_are_they_are_clipped_to_the_bits_of_torch(mix, norm_type):
+    def parameters():
+        generator = torch.Generator().manual_seed(3)
+        made = [torch.zeros(4, 3, dtype=kind or torch.float32, requires_grad=True) for kind in MIXES[mix]]
+        for parameter, kind in zip(made, MIXES[mix], strict=True):
+            if kind is not None:
+                parameter.grad = torch.randn(4, 3, generator=generator).to(kind)
+        return made
+
+    ours, torchs = parameters(), parameters()
+    norm = clip_gradients(ours, norm=0.7, norm_type=norm_type)
+    expected = torch.nn.utils.clip_grad_norm_(torchs, 0.7, norm_type)
+    assert torch.equal(norm, expected)
+    assert norm.dtype == expected.dtype
+    for one, other in zip(ours, torchs, strict=True):
+        assert (one.grad is None and other.grad is None) or torch.equal(one.grad, other.grad)

@@ -245,6 +245,34 @@ class Marked:
             yield inputs, targets
 
 
+class Late(nn.Module):
+    """Draws random numbers for batches that ask for it."""
+
+    def forward(self, inputs):
+        return nn.functional.dropout(inputs, 0.25) if inputs[0, 1] == 10 else inputs
+
+
+@pytest.mark.parametrize("draws", [False, True], ids=["nobody draws", "draws begin in the middle"])
+def test_random_numbers_that_nobody_draws_are_not_kept_and_a_replay_needs_none(tmp_path, draws):
+    """The tape with batches 10 to 14 begins without any; those that are drawn from batch 12 on follow from it."""
+    data = make_data(bad=None, count=20)
+    data[13][0][:, 0] = SIGN
+    for inputs, _ in data[12:] if draws else ():
+        inputs[:, 1] = 10
+
+    def make(*callbacks):
+        torch.manual_seed(0)
+        return make_trainer(*callbacks, model=nn.Sequential(Late(), Look(), nn.Linear(4, 8), Divide(), nn.Linear(8, 3)))
+
+    make(guard := guard_in(tmp_path), witness := Witness(13)).fit(data, epochs=1)
+    assert [one["rng"] for one in torch.load(guard.file, weights_only=True)["batches"]] == [None] * 4
+    torch.manual_seed(99)
+    fresh = make()
+    result = fresh.replay(guard.file)
+    assert (result.batch_idx, result.kind, result.exact) == (13, "output", True)
+    assert_equal(state_of(fresh._training, []), witness.state)
+
+
 def test_an_exact_replay_shows_the_loss_of_every_step(tmp_path):
     """The file holds the losses; one that is altered is noticed."""
     guard = guard_in(tmp_path)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
+import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 from torch.optim import Optimizer
 
@@ -92,11 +94,25 @@ def clip_gradients(
 
 def _clip(parameters: Iterable[Tensor], norm: float | None, value: float | None, norm_type: float) -> Tensor | None:
     if norm is not None:
-        return whole(clip_grad_norm_(parameters, norm, norm_type))
+        return _clip_together(list(parameters), norm, norm_type)
     given = [parameter for parameter in parameters if parameter.grad is not None]
     if value is not None and given:
         clip_grad_value_(given, value)
     return None
+
+
+def _clip_together(parameters: Sequence[Tensor], bound: float, norm_type: float) -> Tensor:
+    """Clips by the common norm. Gradients that are all alike, as nearly always, need not be sorted by device and type
+    before: torch's functions then make the same numbers in fewer calls."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    kinds = {(type(gradient), gradient.layout, gradient.dtype, gradient.device) for gradient in gradients}
+    kind, layout, _, device = kinds.pop() if len(kinds) == 1 else (None, None, None, torch.device("meta"))
+    if kind is not Tensor or layout is not torch.strided or device.type not in ("cpu", "cuda"):
+        return whole(clip_grad_norm_(parameters, bound, norm_type))
+    with torch.no_grad():
+        norm: Tensor = vector_norm(torch.stack(torch._foreach_norm(gradients, norm_type)), norm_type)
+        torch._foreach_mul_(gradients, torch.clamp(bound / (norm + 1e-6), max=1.0))
+    return norm
 
 
 def gradient_norm(parameters: Iterable[Tensor], norm_type: float = 2.0) -> Tensor:

@@ -152,21 +152,19 @@ class Timetable:
 
     def factor(self, value: float, steps: int, epochs: int) -> float:
         """What the initial learning rate is multiplied with, where the curve has ``value``."""
-        return self._cooled_down(value * self._warmed_up(steps, epochs), steps, epochs)
-
-    def _warmed_up(self, steps: int, epochs: int) -> float:
         count = steps if self.warmup_unit == "steps" else epochs
-        if count >= self.warmup:
-            return 1.0
+        if count < self.warmup:
+            value *= self._warmth(count)
+        if self.cooldown_to is not None:
+            count = steps if self.cooldown_unit == "steps" else epochs
+            if count > self.cooldown_begin:
+                value += (self.cooldown_to - value) * min((count - self.cooldown_begin) / self.cooldown, 1.0)
+        return value
+
+    def _warmth(self, count: int) -> float:
         if self.warmup_from is None:
             return (count + 1) / (self.warmup + 1)
         return self.warmup_from + (1 - self.warmup_from) * count / self.warmup
-
-    def _cooled_down(self, value: float, steps: int, epochs: int) -> float:
-        count = steps if self.cooldown_unit == "steps" else epochs
-        if self.cooldown_to is None or count <= self.cooldown_begin:
-            return value
-        return value + (self.cooldown_to - value) * min((count - self.cooldown_begin) / self.cooldown, 1.0)
 
 
 def _duration(name: str, text: str | Duration | None) -> Duration | None:

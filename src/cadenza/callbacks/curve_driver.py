@@ -26,6 +26,7 @@ class CurveDriver:
         self._total: Duration | None = None
         self._timetable: Timetable | None = None
         self._fit: tuple[Any, ...] = ()
+        self._moves_momentum = type(curve).momentum is not Curve.momentum
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         played: dict[str, Callable[[Run], Any]] = {"before_train_iter": self._set}
@@ -68,16 +69,16 @@ class CurveDriver:
     def _set(self, run: Run) -> None:
         if self._began is None or self._loaded is not None:
             self.begin(run)
-        began = self._began or (0, 0)
-        steps, epochs = run.clock.steps - began[0], run.clock.epochs - began[1]
+        began, clock, curve = self._began or (0, 0), run.clock, self.curve
+        steps, epochs = clock.steps - began[0], clock.epochs - began[1]
         timetable = self._of_this_fit(run, began)
         x = timetable.place(steps, epochs)
-        value, momentum = self.curve(x), self.curve.momentum(x)
+        value, momentum = curve(x), curve.momentum(x) if self._moves_momentum else None
         for optimizer, numbers in self.target.chosen(run.optimizers):
             for number in numbers:
                 group = optimizer.param_groups[number]
                 initial = initial_lr(group)
-                kept = max(value, min(self.curve.min_lr / initial, 1.0)) if self.curve.min_lr and initial else value
+                kept = max(value, min(curve.min_lr / initial, 1.0)) if curve.min_lr and initial else value
                 set_lr(group, initial * timetable.factor(kept, steps, epochs))
                 if momentum is not None:
                     set_momentum(group, momentum)

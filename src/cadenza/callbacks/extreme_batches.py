@@ -111,8 +111,9 @@ class ExtremeBatches(Callback):
         search = self._search(run)
         search.batches += 1
         if self.by == "loss":
-            if hasattr(run, "loss"):
-                self._offer(run, search, run.loss)
+            loss = getattr(run, "loss", None)
+            if loss is not None:
+                self._offer(run, search, loss)
         elif callable(self.by):
             with torch.no_grad():
                 self._offer(run, search, self.by(run))
@@ -151,16 +152,17 @@ class ExtremeBatches(Callback):
 
     def _search(self, run: Run) -> _Search:
         key = _pass(run)
-        if key not in self._open:
-            self._open[key] = _Search(_KEEP[self.keep], self.mode == "max", self.read_every)
-        return self._open[key]
+        search = self._open.get(key)
+        if search is None:
+            search = self._open[key] = _Search(_KEEP[self.keep], self.mode == "max", self.read_every)
+        return search
 
     def _offer(self, run: Run, search: _Search, value: Any) -> None:
         score = as_scalar(self.name, value, copy=False)
         if self.read_every == 1 or not isinstance(score, Tensor) or score.device.type == "cpu":
             value = float(score)  # on a device this waits, as asked for
             if kinds := search.beaten(value):
-                search.keep(kinds, value, self._candidate(run, score))
+                search.keep(kinds, value, self._candidate(run, value))
         else:
             search.wait_for(self._candidate(run, score))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
@@ -54,6 +54,13 @@ class LRMonitor(Callback):
     def explain(self) -> str:
         return f"lr{' and momentum' if self.momentum else ''} every {self.every}"
 
+    def plays(self) -> dict[str, Callable[[Run], Any]]:
+        """At the end of iterations only if something is logged there."""
+        played = super().plays()
+        if self.every.unit == "epochs":
+            del played["after_train_iter"]
+        return played
+
     def before_run(self, run: Run) -> None:
         self._cadence = None
         if not run.clock.batches:
@@ -65,7 +72,7 @@ class LRMonitor(Callback):
         self._used = rates(run.optimizers, momentum=self.momentum)
 
     def after_train_iter(self, run: Run) -> None:
-        if self.every.unit != "epochs" and self._cadence is not None and self._cadence.due(run.clock):
+        if self._cadence is not None and self._cadence.due(run.clock):
             self._log(run)
 
     def after_train_epoch(self, run: Run) -> None:
@@ -92,17 +99,19 @@ def rates(optimizers: Sequence[Optimizer], *, momentum: bool = True) -> dict[str
     >>> rates([torch.optim.SGD(groups, lr=0.1, momentum=0.9)], momentum=False)
     {'lr/0/old': 0.1, 'lr/0/1': 0.2}
     """
-    if len(optimizers) == 1 and len(optimizers[0].param_groups) == 1:  # in every step of most trainings
-        groups = [("", optimizers[0].param_groups[0])]
-    else:
-        groups = list(_groups(optimizers))
-    found: dict[str, float | Tensor] = {}
-    for what, read in (("lr", _lr), *((("momentum", _momentum),) if momentum else ())):
+    alone = len(optimizers) == 1 and len(optimizers[0].param_groups) == 1  # as in most trainings
+    groups = [("", optimizers[0].param_groups[0])] if alone else list(_groups(optimizers))
+    found = {f"lr{place}": group.get("lr") for place, group in groups}
+    if momentum:
         for place, group in groups:
-            value = read(group)
-            if value is not None:
-                found[what if len(groups) == 1 else f"{what}/{place}"] = value
-    return found
+            betas = group.get("betas")
+            found[f"momentum{place}"] = group.get("momentum") if betas is None else betas[0]
+    # A number as it is; of a tensor, which is changed in place, a copy.
+    return {
+        name: value.detach().clone() if isinstance(value, Tensor) else value
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 def _groups(optimizers: Sequence[Optimizer]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -110,18 +119,4 @@ def _groups(optimizers: Sequence[Optimizer]) -> Iterator[tuple[str, dict[str, An
         names = [group.get("name") for group in optimizer.param_groups]
         for index, (group, name) in enumerate(zip(optimizer.param_groups, names, strict=True)):
             plain = isinstance(name, str) and name and names.count(name) == 1
-            yield f"{number}/{name if plain else index}", group
-
-
-def _lr(group: dict[str, Any]) -> float | Tensor | None:
-    return _copied(group.get("lr"))
-
-
-def _momentum(group: dict[str, Any]) -> float | Tensor | None:
-    betas = group.get("betas")
-    return _copied(group.get("momentum") if betas is None else betas[0])
-
-
-def _copied(value: Any) -> float | Tensor | None:
-    """A number as it is; of a tensor, which is changed in place, a copy."""
-    return value.detach().clone() if isinstance(value, Tensor) else value
+            yield f"/{number}/{name if plain else index}", group

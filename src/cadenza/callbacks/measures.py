@@ -56,10 +56,12 @@ def _per_sample(values: Tensor) -> Tensor:
 def _classes(output: Tensor, targets: Tensor) -> Tensor:
     if output.dim() < 2:
         raise ValueError(f"scores have the shape (samples, classes, ...), not {tuple(output.shape)}")
-    targets = targets.argmax(1) if targets.shape == output.shape else targets
-    expected = (output.shape[0], *output.shape[2:])
-    if tuple(targets.shape) != expected:
-        raise ValueError(f"scores of shape {tuple(output.shape)} need targets of shape {expected}, not {targets.shape}")
+    shape = output.shape
+    if targets.shape == shape:
+        return targets.argmax(1)
+    if targets.shape != shape[:1] + shape[2:]:
+        expected = (shape[0], *shape[2:])
+        raise ValueError(f"scores of shape {tuple(shape)} need targets of shape {expected}, not {targets.shape}")
     return targets
 
 

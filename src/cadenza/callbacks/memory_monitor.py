@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -56,6 +57,13 @@ class MemoryMonitor(Callback):
     def explain(self) -> str:
         return f"every {self.every}"
 
+    def plays(self) -> dict[str, Callable[[Run], Any]]:
+        """At the end of iterations only if something is logged there."""
+        played = super().plays()
+        if self.every.unit == "epochs":
+            del played["after_train_iter"]
+        return played
+
     def after_register(self, run: Run) -> None:
         self._cadence = None
 
@@ -65,7 +73,7 @@ class MemoryMonitor(Callback):
         self._begin_anew(run)
 
     def after_train_iter(self, run: Run) -> None:
-        if self.every.unit != "epochs" and self._cadence is not None and self._cadence.due(run.clock):
+        if self._cadence is not None and self._cadence.due(run.clock):
             self._log(run)
 
     def after_epoch(self, run: Run) -> None:

@@ -38,8 +38,11 @@ class FunctionMean:
         self.weight = 0
 
     def add(self, output: Any, targets: Any, samples: int) -> None:
-        value = torch.as_tensor(self.function(output, targets)).detach()
-        if value.is_complex() or (value.numel() != 1 and (not value.dim() or value.shape[0] != samples)):
+        value = self.function(output, targets)
+        if not isinstance(value, Tensor) or value.requires_grad:
+            value = torch.as_tensor(value).detach()
+        count = value.numel()
+        if value.is_complex() or (count != 1 and (not value.dim() or value.shape[0] != samples)):
             raise ValueError(
                 f"it returned a tensor of shape {tuple(value.shape)} for a batch of {samples} samples; a metric "
                 "returns one real value for each sample, or one for the batch"
@@ -47,7 +50,7 @@ class FunctionMean:
         if not samples:
             return
         dtype = exact(value.device)
-        each = value.sum(dtype=dtype) if value.numel() == samples else value.mean(dtype=dtype) * samples
+        each = value.sum(dtype=dtype) if count == samples else value.mean(dtype=dtype) * samples
         self.total = self.total + each if self.weight else each
         self.weight += samples
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import torch
@@ -92,23 +91,13 @@ class Metrics(PassMeasure, Callback):
             self._copies[prefix, name] = metric.clone() if hasattr(metric, "clone") else copy.deepcopy(metric)
         return ObjectState(self._copies[prefix, name], device)
 
-    def guarded(self, name: str, act: Callable[[], Any]) -> Any:
-        """What ``act`` returns; None if the metric ``name`` fails and is left out, now or before."""
-        if name in self.off:
-            return None
-        try:
-            return act()
-        except Exception as error:
-            self.leave_out(name, error)
-            return None
-
     def give_up(self, error: Exception) -> None:
         names = [name for name in self.metrics if name not in self.off]
         self.off.update(names)
         self.switch_off(f"output and targets for {', '.join(names)}", error)
 
     def has_given_up(self) -> bool:
-        return len(self.off) == len(self.metrics)
+        return bool(self.off) and len(self.off) == len(self.metrics)
 
     def leave_out(self, name: str, error: Exception) -> None:
         self.off.add(name)
@@ -122,20 +111,25 @@ class Group:
         self.owner, self.states = owner, states
 
     def add(self, output: Any, targets: Any, samples: int) -> None:
+        off = self.owner.off
         for name, state in self.states.items():
-            self.owner.guarded(name, partial(state.add, output, targets, samples))
+            if name not in off:
+                try:
+                    state.add(output, targets, samples)
+                except Exception as error:
+                    self.owner.leave_out(name, error)
 
     def results(self, run: Run) -> dict[str, Value]:
         if run.world_size > 1:
             self._add_up(run)
         found: dict[str, Value] = {}
         for name, state in self.states.items():
-            if state.weight:
-                found.update(self.owner.guarded(name, partial(self._result, name)) or {})
+            if state.weight and name not in self.owner.off:
+                try:
+                    found.update(spread(name, state.result()))
+                except Exception as error:
+                    self.owner.leave_out(name, error)
         return found
-
-    def _result(self, name: str) -> dict[str, Value]:
-        return spread(name, self.states[name].result())
 
     def _add_up(self, run: Run) -> None:
         """Sums and weights over all processes, in one reduction. What failed in one of them is left out in all."""

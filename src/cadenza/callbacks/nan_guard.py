@@ -68,10 +68,10 @@ class NaNGuard(Callback):
     withholds a step, it is no hit. Watching gradients opens a fused step, watching the loss does not.
 
     Every ``snapshot_every`` batches and at the beginning of each epoch the state of the training is copied to the host,
-    and after that every batch with its random numbers; when those batches exceed ``batch_memory`` bytes, the next
-    snapshot comes sooner. Batches of plain tensors on the host that nobody changes are not copied but held.
-    ``snapshot_every=None`` keeps nothing and writes no file. The first hit of a fit is written
-    to ``folder``, else to the folder ``nan`` of the run's experiment, else to a temporary one; the message says where.
+    and after that every batch, with its random numbers if some are drawn; when those batches exceed ``batch_memory``
+    bytes, the next snapshot comes sooner. Batches of plain tensors on the host that nobody changes are not copied but
+    held. ``snapshot_every=None`` keeps nothing and writes no file. The first hit of a fit is written to ``folder``,
+    else to the folder ``nan`` of the run's experiment, else to a temporary one; the message says where.
 
     >>> import cadenza, torch
     >>> from cadenza.testing import tiny_classifier, tiny_loader

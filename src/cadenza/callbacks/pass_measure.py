@@ -83,13 +83,16 @@ class PassMeasure:
         """Adds this batch to ``tally``."""
         if self.has_given_up():
             return
-        with torch.no_grad():
-            try:
-                output, targets = self.prepare(run) if self.prepare is not None else (run.output, run.targets)
-            except Exception as error:
-                self.give_up(error)
+        try:
+            if self.prepare is None:
+                output, targets = run.output, run.targets
             else:
-                tally.add(detached(output), detached(targets), run.main.count(run)[0])
+                with torch.no_grad():
+                    output, targets = self.prepare(run)
+        except Exception as error:
+            self.give_up(error)
+        else:
+            tally.add(detached(output), detached(targets), run.main.count(run)[0])
 
     def _end(self, run: Run) -> None:
         prefix = prefix_of(run)
@@ -158,7 +161,7 @@ def was_cut_short(run: Run) -> bool:
 def detached(value: Any) -> Any:
     """``value`` without its graph; dicts, lists and tuples are gone through."""
     if isinstance(value, Tensor):
-        return value.detach()
+        return value.detach() if value.requires_grad else value
     if isinstance(value, Mapping):
         return {key: detached(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

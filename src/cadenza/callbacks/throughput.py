@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -56,6 +57,13 @@ class Throughput(Callback):
 
     def explain(self) -> str:
         return "each epoch" if self.every is None else f"each epoch and every {self.every}"
+
+    def plays(self) -> dict[str, Callable[[Run], Any]]:
+        """At the end of iterations only if something is logged there."""
+        played = super().plays()
+        if self.every is None:
+            del played["after_train_iter"]
+        return played
 
     def after_register(self, run: Run) -> None:
         self._pass = self._window = self._cadence = None

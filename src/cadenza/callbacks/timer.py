@@ -15,7 +15,6 @@ from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import some_of
 from cadenza.callbacks.pass_measure import checked_stages, prefix_of
 from cadenza.clock import Cadence, Duration
-from cadenza.points import STAGES
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -24,7 +23,6 @@ SPANS = ("fetch", "forward", "loss", "backward", "step", "zero_grad")
 Sums: TypeAlias = dict[str, list[float]]
 """For each span the milliseconds so far, and how often it was played."""
 _PENDING = 256
-_PREFIXES = {stage: f"{stage}/" for stage in STAGES}
 
 
 class Timer(Callback):
@@ -72,7 +70,7 @@ class Timer(Callback):
         if self.every is not None and "train" not in self.stages:
             raise ValueError("every is for stretches of training, which is not among the stages")
         self._sums: dict[str, Sums] = {}
-        self._watches: dict[tuple[str, str], HostWatch] = {}
+        self._watches: dict[tuple[str, str | None, str | None], HostWatch] = {}
         self._reported: Sums = {}
         self._cadence: Cadence | None = None
         self._events: Events | None = None
@@ -87,16 +85,21 @@ class Timer(Callback):
         return f"times {', '.join(self.spans)} in {', '.join(sorted(self.stages or ()))}{opens}"
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
-        return {**super().plays(), **{f"around_{span}": partial(self._watch, span) for span in self.spans}}
+        played = super().plays()
+        played.update({f"around_{span}": partial(self._watch, span) for span in self.spans})
+        if self.every is None:
+            del played["after_train_iter"]
+        return played
 
     def _watch(self, span: str, run: Run) -> HostWatch | EventWatch:
-        prefix = prefix_of(run) if run.loader_name else _PREFIXES[run.stage or ""]
+        place = span, run.stage, run.loader_name
+        watch = self._watches.get(place)
+        if watch is not None and watch.began is None:
+            return watch  # made once a pass, and for a span within the same span
+        sums = self._sums.setdefault(prefix_of(run), {})
         if self._events is not None and span != "fetch":  # data is waited for on the host
-            return EventWatch(self._events, self._sums.setdefault(prefix, {}), span)
-        watch = self._watches.get((prefix, span))
-        if watch is None or watch.began is not None:  # made once a pass, and for a span within the same span
-            entry = self._sums.setdefault(prefix, {}).setdefault(span, [0.0, 0])
-            watch = self._watches[prefix, span] = HostWatch(entry)
+            return EventWatch(self._events, sums, span)
+        watch = self._watches[place] = HostWatch(sums.setdefault(span, [0.0, 0]))
         return watch
 
     # Reports --------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def start_average(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def update_average(average: Sequence[Tensor], current: Sequence[Tensor], decay: float) -> None:
+def update_average(average: list[Tensor], current: list[Tensor], decay: float) -> None:
     """Moves each tensor of ``average`` in place to ``decay`` of itself and ``1 - decay`` of the one in ``current``.
 
     >>> average, weights = [torch.tensor([1.0])], [torch.tensor([5.0])]
@@ -48,9 +48,17 @@ def update_average(average: Sequence[Tensor], current: Sequence[Tensor], decay: 
     >>> average
     [tensor([2.])]
     """
+    if average and not _is_plain(average, current):
+        current = [here(new).to(old.dtype) for old, new in zip(average, current, strict=True)]
+        average = [here(tensor) for tensor in average]
     if average:
-        alike = [here(new).to(old.dtype) for old, new in zip(average, current, strict=True)]
-        torch._foreach_lerp_([here(tensor) for tensor in average], alike, 1.0 - decay)
+        torch._foreach_lerp_(average, current, 1.0 - decay)
+
+
+def _is_plain(average: list[Tensor], current: list[Tensor]) -> bool:
+    """Whether all of both are whole tensors of the same types, as in every step of most trainings."""
+    whole = {Tensor, nn.Parameter}.issuperset((*map(type, average), *map(type, current)))
+    return whole and [tensor.dtype for tensor in average] == [tensor.dtype for tensor in current]
 
 
 def fit_to(module: nn.Module, kept: dict[str, Tensor], owner: str) -> None:
