@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import confusion_matrix as by_sklearn
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from cadenza import Trainer
 from cadenza.callbacks.accumulate import Accumulate
@@ -178,14 +178,12 @@ def test_the_training_is_not_changed():
     assert one.history.to_rows() == other.history.to_rows()
 
 
-def in_one_process(rank, rendezvous, samples, results):
-    """Validates a part of the data as one of two processes."""
+def in_one_process(rank, rendezvous, results):
+    """Validates as one of two processes, which divide each batch between them."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2)
-    inputs, targets = (part[rank * 13 : rank * 13 + samples[rank]] for part in tiny_data(30).tensors)
     trainer = trainer_with(ConfusionMatrix(["a", "b", "c"]))
-    trainer.on("before_run")(lambda run: setattr(run, "rank", rank) or setattr(run, "world_size", 2))
-    trainer.validate(DataLoader(TensorDataset(inputs, targets), batch_size=4))
+    trainer.validate(DataLoader(tiny_data(30), batch_size=7))
     results.put((rank, trainer.store[STORED].tolist(), Path("runs").exists()))
     torch.distributed.destroy_process_group()
 
@@ -193,12 +191,11 @@ def in_one_process(rank, rendezvous, samples, results):
 @pytest.mark.long
 def test_over_processes_it_is_the_sum(tmp_path, monkeypatch):
     context = multiprocessing.get_context("spawn")
-    results, samples = context.Queue(), (13, 17)
-    workers = []
+    results, workers = context.Queue(), []
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
         monkeypatch.chdir(tmp_path / str(rank))
-        arguments = (rank, f"file://{tmp_path}/meet", samples, results)
+        arguments = (rank, f"file://{tmp_path}/meet", results)
         workers.append(context.Process(target=in_one_process, args=arguments))
         workers[-1].start()
     found = sorted(results.get(timeout=60) for _ in workers)
