@@ -217,6 +217,8 @@ def test_it_says_what_it_does():
     assert not GradientClip(0.5, log=True).capturable
 
 
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+CUDA = pytest.param("cuda", marks=[pytest.mark.gpu, NEEDS_CUDA])
 MIXES = {
     "alike": [torch.float32] * 3,
     "half": [torch.bfloat16] * 3,
@@ -227,15 +229,17 @@ MIXES = {
 }
 
 
+@pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, math.inf])
 @pytest.mark.parametrize("mix", MIXES)
-def test_whatever_the_gradients_are_they_are_clipped_to_the_bits_of_torch(mix, norm_type):
+def test_whatever_the_gradients_are_they_are_clipped_to_the_bits_of_torch(mix, norm_type, device):
     def parameters():
         generator = torch.Generator().manual_seed(3)
-        made = [torch.zeros(4, 3, dtype=kind or torch.float32, requires_grad=True) for kind in MIXES[mix]]
-        for parameter, kind in zip(made, MIXES[mix], strict=True):
+        kinds = MIXES[mix]
+        made = [torch.zeros(4, 3, dtype=kind or torch.float32, device=device, requires_grad=True) for kind in kinds]
+        for parameter, kind in zip(made, kinds, strict=True):
             if kind is not None:
-                parameter.grad = torch.randn(4, 3, generator=generator).to(kind)
+                parameter.grad = torch.randn(4, 3, generator=generator).to(device, kind)
         return made
 
     ours, torchs = parameters(), parameters()

@@ -105,14 +105,17 @@ def _clip_together(parameters: Sequence[Tensor], bound: float, norm_type: float)
     """Clips by the common norm. Gradients that are all alike, as nearly always, need not be sorted by device and type
     before: torch's functions then make the same numbers in fewer calls."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    kinds = {(type(gradient), gradient.layout, gradient.dtype, gradient.device) for gradient in gradients}
-    kind, layout, _, device = kinds.pop() if len(kinds) == 1 else (None, None, None, torch.device("meta"))
-    if kind is not Tensor or layout is not torch.strided or device.type not in ("cpu", "cuda"):
+    kinds = {(type(gradient), gradient.layout, gradient.device, gradient.dtype) for gradient in gradients}
+    if len(kinds) != 1 or not _is_plain(*kinds.pop()):
         return whole(clip_grad_norm_(parameters, bound, norm_type))
     with torch.no_grad():
         norm: Tensor = vector_norm(torch.stack(torch._foreach_norm(gradients, norm_type)), norm_type)
         torch._foreach_mul_(gradients, torch.clamp(bound / (norm + 1e-6), max=1.0))
     return norm
+
+
+def _is_plain(kind: type, layout: torch.layout, device: torch.device, _: torch.dtype) -> bool:
+    return kind is Tensor and layout is torch.strided and device.type in ("cpu", "cuda")
 
 
 def gradient_norm(parameters: Iterable[Tensor], norm_type: float = 2.0) -> Tensor:
