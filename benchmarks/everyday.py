@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +82,51 @@ def six_by_hand(data: list[Any]) -> float:
     return timed(train)
 
 
-def six_callbacks(data: list[Any]) -> float:
+def six() -> list[cadenza.Callback]:
     changing = [Accumulate(WINDOW), GradientClip(norm=NORM), EMA(DECAY), CosineSchedule()]
-    guarding = [NaNGuard(), EarlyStopping("train/loss", patience=3)]
-    trainer = cadenza.Trainer(*small_parts(), callbacks=[*changing, *guarding], device="cpu")
+    return [*changing, NaNGuard(), EarlyStopping("train/loss", patience=3)]
+
+
+def six_callbacks(data: list[Any]) -> float:
+    trainer = cadenza.Trainer(*small_parts(), callbacks=six(), device="cpu")
     return timed(lambda: trainer.fit(data, epochs=EPOCHS))
+
+
+# The ledger ---------------------------------------------------------------------------------------------------------
+
+STRETCH = 100
+"""One batch in so many is measured by the ledger."""
+
+
+def stretches(data: list[Any], rounds: int, more: list[cadenza.Callback]) -> Iterator[None]:
+    """A training with the six and ``more``; yields after each stretch of steps."""
+    early = EarlyStopping("train/loss", patience=rounds)
+    callbacks = [*(one for one in six() if not isinstance(one, EarlyStopping)), early, *more]
+    trainer = cadenza.Trainer(*small_parts(), callbacks=callbacks, device="cpu")
+    with trainer.run(epochs=rounds) as run:
+        for _ in run.epochs():
+            for _ in run.train(data):
+                run.train_step()
+                if run.clock.batches % STRETCH == STRETCH - 1:
+                    yield
+
+
+def ledger_ratios(data: list[Any], rounds: int) -> list[float]:
+    """Stretches of a training with the ledger against those before and after it of one without."""
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = CostLedger(stream=io.StringIO(), path=Path(folder) / "costs.json")
+        plain, measured = stretches(data, rounds + 3, []), stretches(data, rounds + 3, [ledger])
+        for one in (plain, measured, plain, measured):
+            next(one)
+        ratios, before = [], timed(lambda: next(plain))
+        for _ in range(rounds):
+            seconds = timed(lambda: next(measured))
+            after = timed(lambda: next(plain))
+            ratios.append(seconds / ((before + after) / 2))
+            before = after
+        plain.close()
+        measured.close()
+    return ratios
 
 
 # Fifteen ------------------------------------------------------------------------------------------------------------

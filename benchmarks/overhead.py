@@ -20,6 +20,7 @@ import torch
 from everyday import (
     DRAWN,
     fifteen_ratios,
+    ledger_ratios,
     six_by_hand,
     six_callbacks,
     small_batches,
@@ -39,7 +40,7 @@ BARS = {
     "six that change and guard": 1.05,
     "fifteen of everyday use": 1.05,
 }
-BAR_DISPATCH, BAR_IMPORT = 4.0, 0.15
+BAR_DISPATCH, BAR_IMPORT, BAR_LEDGER = 4.0, 0.15, 1.01
 
 
 class Idle(cadenza.Callback):
@@ -138,9 +139,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--small-steps", type=int, default=300, help="batches an epoch of the small MLP")
-    parser.add_argument("--only", choices=["everyday"], help="the callbacks of everyday use; the other rows stay")
+    parser.add_argument("--only", choices=["everyday", "ledger"], help="these; what else was measured stays")
     parser.add_argument("--everyday-epochs", type=int, default=40, help="epochs of a training with the fifteen")
     parser.add_argument("--everyday-rounds", type=int, default=9, help="rounds of these, which are long")
+    parser.add_argument("--ledger-rounds", type=int, default=200, help="stretches of 100 steps with the cost ledger")
     options = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[str, Any] = {"ratios": {}} if options.only is None else read("overhead")
@@ -149,9 +151,12 @@ def main() -> None:
         found |= {"hand_written_us": statistics.median(references) / options.steps * 1e6}
         found |= {"dispatch_us": dispatch(4000), "import_share": import_share()}
         found["ratios"] |= judged(ratios)
-    everyday = everyday_ratios(options)
-    found["ratios"] |= judged(everyday)
-    found |= {"figure_s": statistics.median(DRAWN), "everyday": surroundings()}
+    if options.only != "ledger":
+        found["ratios"] |= judged(everyday_ratios(options))
+        found |= {"figure_s": statistics.median(DRAWN), "everyday": surroundings()}
+    if options.only != "everyday":
+        middle, low, high = median_with_interval(ledger_ratios(small_batches(300), options.ledger_rounds))
+        found["ledger"] = {"ratio": middle, "interval": [low, high], "bar": BAR_LEDGER, **surroundings()}
     show(found)
     path = write("overhead", found)
     print(f"written to benchmarks/results/{path.name}")
@@ -197,6 +202,8 @@ def show(found: dict[str, Any]) -> None:
     print(table(("case", "ratio", "95 % interval", "at most"), rows))
     print(f"\nbare dispatch: {found['dispatch_us']:.2f} us a step (at most {BAR_DISPATCH})")
     print(f"the figure of the history: {found['figure_s']:.2f} s, once at the end of a training")
+    low, high = found["ledger"]["interval"]
+    print(f"with the cost ledger: {found['ledger']['ratio']:.4f} ({low:.4f} to {high:.4f}, at most {BAR_LEDGER})")
     print(f"import beyond torch's: {found['import_share']:+.1%} (at most {BAR_IMPORT:.0%})")
 
 
