@@ -95,8 +95,8 @@ def faster_short() -> str:
     others = [row["lean"]["factor"] for row in small["peers"].values() if "lean" in row]
     own = small["ours"]["optimizer untouched"]["factor"]
     return (
-        f'With `execution="auto"` an H200 trains {gpu} times as fast as the eager loop by hand that does the same. On a '
-        f"CPU a perceptron of 784-256-256-10 from a plain `DataLoader` is {own:.2f} times as "
+        f'With `execution="auto"` an H200 trains {gpu} times as fast as the eager loop by hand that does the same. On '
+        f"a CPU a perceptron of 784-256-256-10 from a plain `DataLoader` is {own:.2f} times as "
         f"fast as by hand; {len(others)} other libraries, as lean as they can be made, reach {min(others):.2f} to "
         f"{max(others):.2f}.\n"
     )
