@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from cadenza.tape import tensors_in
+from cadenza.moment import tensors_in
 
 
 class Finding(NamedTuple):

@@ -17,9 +17,10 @@ from cadenza.culprit import Finding, Search
 from cadenza.data import to_device
 from cadenza.fields import GONE
 from cadenza.history import History
+from cadenza.moment import plays_again, restore, restore_rng, to_host
 from cadenza.plan import Plan
 from cadenza.run import Run
-from cadenza.tape import plays_again, read_tape, restore, restore_rng, to_host
+from cadenza.tape import read_tape
 
 if TYPE_CHECKING:
     from cadenza.trainer import Trainer

@@ -16,7 +16,7 @@ from cadenza import Callback, Order, Trainer
 from cadenza.callbacks import EMA, Accumulate, CosineSchedule, OneCycleSchedule, Schedule
 from cadenza.callbacks.nan_guard import NaNGuard
 from cadenza.culprit import not_finite
-from cadenza.tape import CannotKeep, to_host
+from cadenza.moment import CannotKeep, to_host
 
 BATCHES = 12
 SIGN = 100.0

@@ -16,7 +16,8 @@ from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import path, whole
 from cadenza.callbacks.faults import warn
 from cadenza.history import read
-from cadenza.tape import CannotKeep, Tape, folder_for
+from cadenza.moment import CannotKeep
+from cadenza.tape import Tape, folder_for
 
 if TYPE_CHECKING:
     from cadenza.run import Run
