@@ -249,3 +249,12 @@ def test_whatever_the_gradients_are_they_are_clipped_to_the_bits_of_torch(mix, n
     assert norm.dtype == expected.dtype
     for one, other in zip(ours, torchs, strict=True):
         assert (one.grad is None and other.grad is None) or torch.equal(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("bound", [{"norm": 1.0}, {"value": 0.5}])
+def test_one_tensor_is_clipped_as_a_list_of_it(bound):
+    one, other = (torch.zeros(2, 3, requires_grad=True) for _ in range(2))
+    one.grad, other.grad = torch.full((2, 3), 3.0), torch.full((2, 3), 3.0)
+    assert clip_gradients(one, **bound) == clip_gradients([other], **bound)
+    assert torch.equal(one.grad, other.grad)
+    assert one.grad.max() < 1

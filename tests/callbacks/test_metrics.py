@@ -539,3 +539,34 @@ def test_it_behaves_as_a_callback():
 def test_explain_says_what_is_measured():
     assert Metrics.example().explain() == "accuracy over train, val"
     assert "accuracy over train, val" in str(made(Metrics.example(), Recorder(["after_run"])).explain())
+
+
+class Judge:
+    """A metric with weights of its own, as those that a network decides."""
+
+    def __init__(self):
+        self.layer = nn.Linear(3, 1)
+        self.reset()
+
+    def reset(self):
+        self.scores = []
+
+    def update(self, output, targets):
+        self.scores.append(self.layer(output).mean())
+
+    def compute(self):
+        assert not any(score.requires_grad for score in self.scores)  # else every batch of a pass would be kept
+        return torch.stack(self.scores).mean()
+
+
+def test_a_metric_with_weights_of_its_own_keeps_no_graph():
+    judge = Judge()
+    metrics = {"object": judge, "function": lambda output, targets: judge.layer(output).numpy().mean()}
+    measured = Metrics(metrics, stages={"train", "val"})
+    model = tiny_classifier()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = Trainer(model, sgd, nn.CrossEntropyLoss(), callbacks=[measured], device="cpu")
+    history = trainer.fit(cut([8, 8]), cut([8, 8]), epochs=1)
+    for stage in ("train", "val"):
+        assert history[f"{stage}/object"] == pytest.approx(history[f"{stage}/function"])
+    assert torch.is_grad_enabled()

@@ -259,3 +259,13 @@ def test_it_behaves_as_a_callback():
     assert Timer().state_dict() == {}
     assert "looks into the step for forward, backward, step" in Timer().explain()
     assert "looks into" not in Timer(spans="fetch").explain()
+
+
+def test_parts_of_training_are_not_timed_where_training_is_not_asked_for():
+    timer = Timer(stages={"val"})
+    model = tiny_classifier()
+    trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss(), callbacks=[timer])
+    history = trainer.fit(tiny_loader(), tiny_loader(), epochs=1)
+    assert [name for name in history.names() if name.endswith("_ms")] == ["val/fetch_ms", "val/forward_ms"]
+    assert not {"around_backward", "around_step"} & timer.plays().keys()
+    assert timer.explain() == "times fetch, forward in val; looks into the step for forward"

@@ -93,6 +93,8 @@ def clip_gradients(
 
 
 def _clip(parameters: Iterable[Tensor], norm: float | None, value: float | None, norm_type: float) -> Tensor | None:
+    if isinstance(parameters, Tensor):  # whose parts have no gradients of their own
+        parameters = [parameters]
     if norm is not None:
         return _clip_together(list(parameters), norm, norm_type)
     given = [parameter for parameter in parameters if parameter.grad is not None]

@@ -55,9 +55,9 @@ class LRMonitor(Callback):
         return f"lr{' and momentum' if self.momentum else ''} every {self.every}"
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
-        """At the end of iterations only if something is logged there."""
+        """At the end of iterations only if something is logged there, or a subclass does more."""
         played = super().plays()
-        if self.every.unit == "epochs":
+        if self.every.unit == "epochs" and type(self).after_train_iter is LRMonitor.after_train_iter:
             del played["after_train_iter"]
         return played
 
@@ -72,7 +72,7 @@ class LRMonitor(Callback):
         self._used = rates(run.optimizers, momentum=self.momentum)
 
     def after_train_iter(self, run: Run) -> None:
-        if self._cadence is not None and self._cadence.due(run.clock):
+        if self.every.unit != "epochs" and self._cadence is not None and self._cadence.due(run.clock):
             self._log(run)
 
     def after_train_epoch(self, run: Run) -> None:

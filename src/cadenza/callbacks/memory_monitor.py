@@ -58,9 +58,9 @@ class MemoryMonitor(Callback):
         return f"every {self.every}"
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
-        """At the end of iterations only if something is logged there."""
+        """At the end of iterations only if something is logged there, or a subclass does more."""
         played = super().plays()
-        if self.every.unit == "epochs":
+        if self.every.unit == "epochs" and type(self).after_train_iter is MemoryMonitor.after_train_iter:
             del played["after_train_iter"]
         return played
 
@@ -73,7 +73,7 @@ class MemoryMonitor(Callback):
         self._begin_anew(run)
 
     def after_train_iter(self, run: Run) -> None:
-        if self._cadence is not None and self._cadence.due(run.clock):
+        if self.every.unit != "epochs" and self._cadence is not None and self._cadence.due(run.clock):
             self._log(run)
 
     def after_epoch(self, run: Run) -> None:

@@ -80,15 +80,19 @@ class PassMeasure:
             self.take(run, self._open.get(prefix_of(run)) or self._open_tally(run))
 
     def take(self, run: Run, tally: Tally) -> None:
-        """Adds this batch to ``tally``."""
+        """Adds this batch to ``tally``, without a graph, which a metric with weights of its own would keep."""
         if self.has_given_up():
             return
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)  # twice a call costs less than the context of no_grad
         try:
-            if self.prepare is None:
-                output, targets = run.output, run.targets
-            else:
-                with torch.no_grad():
-                    output, targets = self.prepare(run)
+            self._take(run, tally)
+        finally:
+            torch.set_grad_enabled(before)
+
+    def _take(self, run: Run, tally: Tally) -> None:
+        try:
+            output, targets = self.prepare(run) if self.prepare is not None else (run.output, run.targets)
         except Exception as error:
             self.give_up(error)
         else:

@@ -59,9 +59,9 @@ class Throughput(Callback):
         return "each epoch" if self.every is None else f"each epoch and every {self.every}"
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
-        """At the end of iterations only if something is logged there."""
+        """At the end of iterations only if something is logged there, or a subclass does more."""
         played = super().plays()
-        if self.every is None:
+        if self.every is None and type(self).after_train_iter is Throughput.after_train_iter:
             del played["after_train_iter"]
         return played
 

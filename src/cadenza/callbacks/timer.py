@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 SPANS = ("fetch", "forward", "loss", "backward", "step", "zero_grad")
+TRAINED = frozenset({"backward", "step", "zero_grad"})
 Sums: TypeAlias = dict[str, list[float]]
 """For each span the milliseconds so far, and how often it was played."""
 _PENDING = 256
@@ -80,16 +81,21 @@ class Timer(Callback):
         return cls(every="2 batches", stages={"train", "val"})
 
     def explain(self) -> str:
-        inside = [span for span in self.spans if span != "fetch"]
+        spans = self._played_spans()
+        inside = [span for span in spans if span != "fetch"]
         opens = f"; looks into the step for {', '.join(inside)}" if inside else ""
-        return f"times {', '.join(self.spans)} in {', '.join(sorted(self.stages or ()))}{opens}"
+        return f"times {', '.join(spans)} in {', '.join(sorted(self.stages or ()))}{opens}"
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         played = super().plays()
-        played.update({f"around_{span}": partial(self._watch, span) for span in self.spans})
-        if self.every is None:
+        played.update({f"around_{span}": partial(self._watch, span) for span in self._played_spans()})
+        if self.every is None and type(self).after_train_iter is Timer.after_train_iter:
             del played["after_train_iter"]
         return played
+
+    def _played_spans(self) -> list[str]:
+        """The spans that its stages have: a backward and a step are in training alone."""
+        return [span for span in self.spans if "train" in (self.stages or ()) or span not in TRAINED]
 
     def _watch(self, span: str, run: Run) -> HostWatch | EventWatch:
         place = span, run.stage, run.loader_name
