@@ -185,6 +185,9 @@ def build(kind: str, **how: Any) -> Any:
         "keeping": lambda: DataLoader(data, sampler=Keeping(), **batch, **how),
         "buckets": lambda: DataLoader(data, batch_sampler=Buckets(), **how),
         "batch_sampler": lambda: DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 5, True), **how),
+        "shuffled batch_sampler": lambda: DataLoader(
+            data, batch_sampler=BatchSampler(RandomSampler(data), 5, False), **how
+        ),
         "batched": lambda: DataLoader(Batched(), shuffle=True, **batch, **how),
         "collate": lambda: DataLoader(data, shuffle=True, collate_fn=drawing, **batch, **how),
         "own": lambda: DataLoader(WithOwn(), shuffle=True, **batch, **how),
@@ -208,6 +211,7 @@ KINDS = [
     "keeping",
     "buckets",
     "batch_sampler",
+    "shuffled batch_sampler",
     "batched",
     "collate",
     "own",

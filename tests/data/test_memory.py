@@ -58,7 +58,16 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "subset": lambda: DataLoader(data(), batch_size=4, sampler=SubsetRandomSampler([1, -2, 3, 9, 11])),
     "distributed": lambda: DataLoader(data(), batch_size=4, sampler=DistributedSampler(data(), 2, 1)),
     "batch_sampler": lambda: DataLoader(data(), batch_sampler=BatchSampler(SequentialSampler(data()), 5, True)),
+    "shuffled batch_sampler": lambda: DataLoader(data(), batch_sampler=BatchSampler(RandomSampler(data()), 4, False)),
+    "weighted batch_sampler": lambda: DataLoader(
+        data(), batch_sampler=BatchSampler(WeightedRandomSampler([1.0] * N, 15), 4, True), generator=own()
+    ),
     "one": lambda: DataLoader(TensorDataset(torch.arange(N)), shuffle=True),
+    "unsigned": lambda: DataLoader(
+        TensorDataset(*(torch.arange(N).to(kind) for kind in (torch.uint16, torch.uint32, torch.uint64))),
+        batch_size=4,
+        shuffle=True,
+    ),
 }
 
 
@@ -122,6 +131,14 @@ def test_batches_do_not_share_memory_with_the_data() -> None:
         for (batch,) in prepare(DataLoader(dataset, batch_size=2, **how)):
             batch += 1
         assert dataset.tensors[0].sum() == 0
+
+
+@pytest.mark.parametrize("sampler", [SequentialSampler, RandomSampler])
+def test_indices_beyond_the_data_are_an_error(sampler: Any) -> None:
+    loader = DataLoader(TensorDataset(torch.arange(6)), batch_size=4, sampler=sampler(range(9)))
+    for made in (loader, prepare(loader)):
+        with pytest.raises(IndexError, match=r"out of (bounds|range)"):
+            list(made)
 
 
 def test_data_that_change_between_passes() -> None:

@@ -192,13 +192,26 @@ def read(tensors: tuple[Tensor, ...], indices: Iterator[Any], pin: bool) -> Iter
     """One list of fresh tensors for each index batch, as ``default_collate`` makes them."""
     for index in indices:
         if type(index) is range:
+            if index.stop > len(tensors[0]):  # a slice would end with the data, and say nothing
+                raise IndexError(f"index {index.stop - 1} is out of bounds for data of {len(tensors[0])} samples")
             part = slice(index.start, index.stop)
             batch = [tensor[part].clone(memory_format=torch.contiguous_format) for tensor in tensors]
         else:
             if type(index) is list:
                 index = _from_list(index, len(tensors[0])).to(tensors[0].device)
-            batch = [tensor.index_select(0, index) for tensor in tensors]
+            batch = [_picked(tensor, index) for tensor in tensors]
         yield [tensor.pin_memory() for tensor in batch] if pin else batch
+
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""Types of which torch cannot select rows, and those of the same size of which it can."""
+
+
+def _picked(tensor: Tensor, index: Tensor) -> Tensor:
+    signed = _SIGNED.get(tensor.dtype)
+    if signed is None:
+        return tensor.index_select(0, index)
+    return tensor.view(signed).index_select(0, index).view(tensor.dtype)
 
 
 def _from_list(indices: list[int], size: int) -> Tensor:

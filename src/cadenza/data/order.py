@@ -40,6 +40,14 @@ def splits_evenly(loader: Any) -> bool:
     )
 
 
+def _source(loader: Any) -> Any:
+    """Who makes the order. The sampler of a loader that was given a batch sampler does not: nobody asks it."""
+    batches = loader.batch_sampler
+    if batches is None:
+        return loader.sampler
+    return batches.sampler if type(batches) is BatchSampler else batches
+
+
 class Order:
     """Stands in for the sampler of a ``DataLoader``: the same index batches, from ``start`` on, this rank's part.
 
@@ -53,8 +61,8 @@ class Order:
     def __init__(self, loader: DataLoader[Any], rank: int, world_size: int, share: Callable[[Any], Any]) -> None:
         self.plain = type(loader.batch_sampler) is BatchSampler
         self.single = loader.batch_sampler is None
-        self.source: Any = loader.sampler if self.plain or self.single else loader.batch_sampler
         self.batches: Any = loader.batch_sampler
+        self.source = _source(loader)
         self.rank, self.world_size = (0, 1) if splits_itself(loader) else (rank, world_size)
         self.share = share
         self.own = generators_in(loader.generator, loader.batch_sampler, loader.sampler)
