@@ -402,10 +402,27 @@ class Replaces(nn.Sequential):
         return super().forward(x)
 
 
+class Appends(nn.Sequential):
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__(*parts)
+        self.seen: dict[str, list[int]] = {"sizes": []}
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen["sizes"].append(len(x))
+        return super().forward(x) * len(self.seen["sizes"])
+
+
+class Measures(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        self.shape = x.shape[1:]
+        return super().forward(x)
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (Reads, "not possible here"),
+        (Reads, r"reads the value of a tensor.* at .*test_compiled.py:\d+"),
+        (Appends, "changes what is in its attribute 'seen'"),
         (Draws, "draws from random"),
         (Remembers, "attribute 'last'"),
         (Replaces, "replaces its 'count'"),
@@ -415,6 +432,33 @@ class Replaces(nn.Sequential):
 def test_models_that_do_more_than_device_work_are_refused(kind: type[nn.Module], why: str) -> None:
     with pytest.raises(RuntimeError, match=why):
         made("compiled", module=kind(*model())).fit(batches(), epochs=1)
+
+
+@pytest.mark.usefixtures("traced")
+def test_what_a_refused_recording_put_into_a_list_is_taken_out() -> None:
+    module = Appends(*model())
+    with pytest.raises(RuntimeError, match="seen"):
+        made("compiled", module=module).fit(batches(), epochs=1)
+    assert module.seen == {"sizes": [8]}
+
+
+@pytest.mark.usefixtures("traced")
+def test_an_attribute_that_is_the_same_in_each_step_may_be_set() -> None:
+    close(*(played(made(mode, module=Measures(*model()))) for mode in ("compiled", "eager")))
+
+
+@pytest.mark.usefixtures("traced")
+def test_attributes_that_change_between_epochs_are_noticed() -> None:
+    def less_dropout(run: Run) -> None:
+        run.module[3].p = 0.2 / (1 + run.epoch)
+        run.criterion.label_smoothing = 0.1 * run.epoch
+
+    results = []
+    for mode in ("compiled", "eager"):
+        trainer = made(mode)
+        trainer.on("before_train_epoch")(less_dropout)
+        results.append(played(trainer))
+    close(*results)
 
 
 @pytest.mark.usefixtures("traced")

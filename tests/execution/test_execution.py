@@ -47,6 +47,9 @@ def weights(trainer: Trainer) -> list[Tensor]:
         ({"mode": "compiled", "fused": True}, "the compiler itself fuses"),
         ({"shapes": 0}, "at least 1"),
         ({"shapes": True}, "at least 1"),
+        ({"tf32": "highest"}, "tf32 is True, False or None, not 'highest'"),
+        ({"fused": "no"}, "fused is True, False or None, not 'no'"),
+        ({"channels_last": 0}, "channels_last is True, False or None, not 0"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], match: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cadenza.execution.attributes import TABLES, containers, content, refill, same, same_content
 from cadenza.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 _OF_RUN = ("_batch", "_output", "_loss", "_asked", "_held", "_had_held", "_skipped", "_forwarded", "_at", "_first")
-_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
 class Kept:
@@ -29,8 +29,9 @@ class Kept:
         self.parameters = parameters_of(run)
         self.gradients = [parameter.grad for parameter in self.parameters]
         self.states = [{p: dict(state) for p, state in optimizer.state.items()} for optimizer in run.optimizers]
-        self.attributes = [(one, dict(vars(one))) for one in _modules(run)]
-        self.tables = [(one, {name: dict(vars(one)[name]) for name in _TABLES[:2]}) for one in _modules(run)]
+        self.attributes = [(one, dict(vars(one))) for one in modules_of(run)]
+        self.contents = [(one, name, held, content(held)) for one in modules_of(run) for name, held in containers(one)]
+        self.tables = [(one, {name: dict(vars(one)[name]) for name in TABLES[:2]}) for one in modules_of(run)]
         self.callbacks = [(one, {k: _copied(v) for k, v in vars(one).items()}) for one in callbacks]
         self.rng = rng_state(run.device)
         self.values: list[tuple[Tensor, Tensor]] = []
@@ -52,6 +53,9 @@ class Kept:
         for one, attributes in self.attributes:
             vars(one).clear()
             vars(one).update(attributes)
+        for _, _, held, inside in self.contents:
+            if not same_content(inside, content(held)):
+                refill(held, inside)
         for one, tables in self.tables:
             for name, table in tables.items():
                 vars(one)[name].clear()
@@ -76,8 +80,11 @@ class Kept:
                         return f"{type(one).__name__} replaces its {key!r} in each step; change it in place"
         for one, attributes in self.attributes:
             for name, value in vars(one).items():
-                if name not in _TABLES and not _same(attributes.get(name), value):
+                if name not in TABLES and not same(attributes.get(name), value):
                     return f"{type(one).__name__} sets its attribute {name!r} in each step"
+        for one, name, held, inside in self.contents:
+            if not same_content(inside, content(held)):
+                return f"{type(one).__name__} changes what is in its attribute {name!r} in each step"
         return self._what_was_drawn()
 
     def _what_was_drawn(self) -> str | None:
@@ -98,7 +105,8 @@ def parameters_of(run: Run) -> list[Tensor]:
     return list(found.values())
 
 
-def _modules(run: Run) -> list[nn.Module]:
+def modules_of(run: Run) -> list[nn.Module]:
+    """The modules of the model and of the criterion, if it is one."""
     parts = [run.module, *([run.criterion] if isinstance(run.criterion, nn.Module) else [])]
     return [inner for part in parts for inner in part.modules()]
 
@@ -119,13 +127,6 @@ def _same_states(optimizer: Optimizer, before: dict[Any, dict[str, Any]]) -> boo
         state.keys() == before[p].keys() and all(before[p][name] is state[name] for name in state)
         for p, state in optimizer.state.items()
     )
-
-
-def _same(before: Any, now: Any) -> bool:
-    if before is now:
-        return True
-    plain = (int, float, str, bool, type(None))
-    return isinstance(before, plain) and isinstance(now, plain) and before == now
 
 
 def _same_rng(before: Any, now: Any) -> bool:

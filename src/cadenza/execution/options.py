@@ -30,6 +30,10 @@ class Execution:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"execution is one of {', '.join(MODES)}, not {self.mode!r}")
+        for name in ("fused", "foreach", "channels_last", "tf32"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, bool):
+                raise ValueError(f"{name} is True, False or None, not {value!r}")
         if self.fused and self.foreach:
             raise ValueError("an optimizer is stepped in one form: fused=True or foreach=True, not both")
         if self.foreach and self.mode != "eager":

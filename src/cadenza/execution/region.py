@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from cadenza.callback import Callback
+from cadenza.execution.attributes import plain_values
 from cadenza.execution.forms import Form
-from cadenza.execution.kept import parameters_of
+from cadenza.execution.kept import modules_of, parameters_of
 from cadenza.execution.leaves import Unknown, shape_of
 from cadenza.execution.recording import CannotRecord, Recording, Uncompiled
 from cadenza.fields import UNWEIGHTED
@@ -75,6 +76,8 @@ class Region:
         self._modules: list[Any] = []
         self._buffers: list[Any] = []
         self._parameters: list[Any] = []
+        self._looks: dict[Hashable, int] = {}
+        self._look = 0
         self._adjust_lr = score.plan.adjust_lr if score.main.lr_every == "iter" else None
 
     def step(self, run: Run) -> bool:
@@ -114,8 +117,12 @@ class Region:
             self._modules = list(run.module.modules())
             self._buffers = list(run.module.buffers())
             self._parameters = parameters_of(run)
+            # once for each pass: to compare them in each step would take longer than many a recorded step
+            look = id(run.model), id(run.criterion), plain_values(modules_of(run))
+            self._look = self._looks.setdefault(look, len(self._looks))
         return (
             run._held,
+            self._look,
             tuple([module.training for module in self._modules]),
             tuple([(p.data_ptr(), p.requires_grad, p.grad is None) for p in self._parameters]),
             tuple([buffer.data_ptr() for buffer in self._buffers]),

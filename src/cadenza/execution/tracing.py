@@ -6,9 +6,12 @@ all of these that the step reads or writes become inputs of the compiled functio
 
 from __future__ import annotations
 
+import os
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +27,9 @@ from cadenza.fields import GONE, UNWEIGHTED, Later
 if TYPE_CHECKING:
     from cadenza.callback import Callback
     from cadenza.run import Run
+
+
+_NOT_THE_USERS = tuple(str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 
 
 class Touched(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -74,7 +80,7 @@ class TraceRecorder:
             kept.put_back()
             if isinstance(error, CannotRecord) or not isinstance(error, Exception):
                 raise
-            raise CannotRecord(first_line(error)) from error
+            raise CannotRecord(said_of(error)) from error
         outcome = Outcome.of(run, result, kept.steps, kept.parameters)
         try:
             compiled = compile_graph(graph, [tensor.detach() for tensor in touched])
@@ -107,6 +113,19 @@ class TraceRecorder:
         finally:
             for form, dormant in zip(self.forms, slept, strict=True):
                 form.dormant, form.traced = dormant, False
+
+
+def said_of(error: Exception) -> str:
+    """Why a step cannot be traced; where a value is read on the host, the line that does it."""
+    if "get value out of a tracing tensor" not in str(error):
+        return first_line(error)
+    places = [
+        f"{frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_NOT_THE_USERS)
+    ]
+    where = f" at {places[-1]}" if places else ""
+    return f"the step reads the value of a tensor on the host, as .item() and an if on a tensor do{where}"
 
 
 def trace(run: Run, opened: Callable[[Run], bool], touched: list[Tensor]) -> tuple[Any, bool, list[Tensor | None]]:
