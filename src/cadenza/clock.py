@@ -153,3 +153,7 @@ class Cadence:
         passed = int(getattr(clock, self.interval.unit) // self.interval.amount)
         due, self.passed = passed > self.passed, passed
         return due
+
+    def is_due(self, clock: Clock) -> bool:
+        """What ``due`` would say, which says it still."""
+        return int(getattr(clock, self.interval.unit) // self.interval.amount) > self.passed

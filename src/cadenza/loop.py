@@ -34,6 +34,9 @@ def fit(run: Run, validate_every: Duration) -> None:
             if in_between and due.due(run.clock):
                 validate(run)
         if in_between:
+            if due.is_due(run.clock):  # by the step that the end of the epoch made of what was held
+                validate(run)
+                due.due(run.clock)
             test(run)
         elif (run.epoch + 1) % validate_every.amount == 0:
             validate(run)

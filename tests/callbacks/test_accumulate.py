@@ -207,3 +207,13 @@ def test_it_says_what_it_does():
     assert Accumulate(4, "tokens", drop_last=True).explain() == (
         "4 batches a step, weighted by tokens; a ragged last window is dropped"
     )
+
+
+def test_a_validation_that_the_last_step_of_an_epoch_makes_due_is_not_late():
+    """Five batches in windows of two are three steps an epoch, the third of which is made as the epoch ends."""
+    model = tiny_classifier()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = Trainer(model, sgd, nn.CrossEntropyLoss(), callbacks=[Accumulate(2)], device="cpu")
+    history = trainer.fit(tiny_loader(40), tiny_loader(8), epochs=2, validate_every="3 steps")
+    rows = [(row.at["epoch"], row.at["step"]) for row in history.rows if "val/loss" in row]
+    assert rows == [(0, 3), (1, 6)]
