@@ -277,3 +277,8 @@ def test_explain_says_what_was_inferred():
 @pytest.mark.parametrize("callback", [ExtremeBatches.example(), ExtremeBatches(keep="both", stages="test")])
 def test_conformance(callback):
     check_callback(callback)
+
+
+def test_a_name_of_no_stage_that_nobody_logs_is_told_at_the_end():
+    with pytest.warns(UserWarning, match="ExtremeBatches kept nothing: .* no metric 'hardness'"):
+        made(ExtremeBatches("hardness", mode="max")).fit(tiny_loader(), epochs=1)

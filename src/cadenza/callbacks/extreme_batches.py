@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,8 @@ class ExtremeBatches(Callback):
     the next pass over the same data: by "train" or "val" (with a named loader "val/night") and then by "worst" or
     "best" an ``ExtremeBatch`` with ``value``, ``epoch``, ``batch_idx``, ``batch`` and ``output``. The batch is kept as
     it was at the end of its iteration, as a copy on the CPU. Of equal ones the first is kept; NaN is worse than
-    anything. A skipped batch does not count. Each process looks at its own batches.
+    anything. A skipped batch does not count. Each process looks at its own batches. Checkpoints do not hold them: a
+    resumed run looks at the batches that are left of its pass, and at whole passes after it.
 
     ``by`` is "loss", the name of a metric that is logged in each iteration, or a function of the run that returns one
     number. ``keep`` is "worst", "best" or "both". ``mode`` says whether "min" or "max" is better; for names it is
@@ -138,6 +140,11 @@ class ExtremeBatches(Callback):
             run.store["extreme_batches"] = self.found
 
     after_train_epoch = after_val_epoch = after_test_epoch = after_pred_epoch = _end
+
+    def after_run(self, run: Run) -> None:
+        """A name that is of no stage, such as ``lr``, may be logged in any pass: only now it is known to be in none."""
+        if isinstance(self.by, str) and self.by != "loss" and run.mode == "fit" and not self.found:
+            warnings.warn(f"{self.name} kept nothing: {self._not_logged(run)}", stacklevel=2)
 
     def close(self) -> None:
         self._open.clear()
