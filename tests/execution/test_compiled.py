@@ -461,6 +461,24 @@ def test_attributes_that_change_between_epochs_are_noticed() -> None:
     close(*results)
 
 
+class Both(MainCallback):
+    capturable = True
+
+    def on_iter_forward(self, run: Run) -> None:
+        run.output = run.model(run.batch[0]) + run.model(run.batch[1])
+
+
+@pytest.mark.usefixtures("traced")
+def test_parts_of_a_batch_that_are_one_tensor_at_first() -> None:
+    data = [(x, x if number < 4 else x.flip(0), y) for number, (x, y) in enumerate(batches(last=8))]
+    results = []
+    for mode in ("compiled", "eager"):
+        trainer = made(mode, Both(), module=small())
+        trainer.fit(data, epochs=2)
+        results.append(trainer.model.state_dict())
+    close(*results)
+
+
 @pytest.mark.usefixtures("traced")
 def test_many_shapes_are_played_one_by_one() -> None:
     torch.manual_seed(0)

@@ -67,6 +67,17 @@ class TraceRecorder:
         self, run: Run, opened: Callable[[Run], bool], callbacks: tuple[Callback, ...], prepare: Callable[[], None]
     ) -> tuple[Recording, bool]:
         """Does the step of this batch and traces it meanwhile, then compiles the trace."""
+        batch, run._batch = run._batch, each_its_own(run._batch)
+        apart = run._batch is not batch
+        try:
+            return self._record(run, opened, callbacks, prepare)
+        finally:
+            if apart:
+                run._batch = batch
+
+    def _record(
+        self, run: Run, opened: Callable[[Run], bool], callbacks: tuple[Callback, ...], prepare: Callable[[], None]
+    ) -> tuple[Recording, bool]:
         prepare()
         kept = Kept(run, callbacks)
         touched = self._touched(run, opened, kept)
@@ -113,6 +124,27 @@ class TraceRecorder:
         finally:
             for form, dormant in zip(self.forms, slept, strict=True):
                 form.dormant, form.traced = dormant, False
+
+
+def each_its_own(batch: Any) -> Any:
+    """``batch``, with no tensor in two places: in the next one there may be two tensors.
+
+    >>> one = torch.ones(1)
+    >>> apart = each_its_own((one, one))
+    >>> apart[0] is one, apart[1] is one, each_its_own(apart) is apart
+    (True, False, True)
+    """
+    given = list(tensors_of(batch))
+    if len({id(tensor) for tensor in given}) == len(given):
+        return batch
+    seen: set[int] = set()
+
+    def own(tensor: Tensor) -> Tensor:
+        known = id(tensor) in seen
+        seen.add(id(tensor))
+        return tensor.detach() if known and not tensor.requires_grad else tensor
+
+    return with_tensors(batch, own)
 
 
 def said_of(error: Exception) -> str:
