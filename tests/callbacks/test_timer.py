@@ -269,3 +269,8 @@ def test_parts_of_training_are_not_timed_where_training_is_not_asked_for():
     assert [name for name in history.names() if name.endswith("_ms")] == ["val/fetch_ms", "val/forward_ms"]
     assert not {"around_backward", "around_step"} & timer.plays().keys()
     assert timer.explain() == "times fetch, forward in val; looks into the step for forward"
+
+
+def test_parts_that_no_stage_has_are_refused():
+    with pytest.raises(ValueError, match='backward, step are parts of training: add "train" to the stages'):
+        Timer(spans=["step", "backward"], stages={"val"})

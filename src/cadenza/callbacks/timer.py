@@ -70,6 +70,8 @@ class Timer(Callback):
         self.stages = checked_stages(stages)
         if self.every is not None and "train" not in self.stages:
             raise ValueError("every is for stretches of training, which is not among the stages")
+        if not self._played_spans():
+            raise ValueError(f'{", ".join(self.spans)} are parts of training: add "train" to the stages')
         self._sums: dict[str, Sums] = {}
         self._watches: dict[tuple[str, str | None, str | None], HostWatch] = {}
         self._reported: Sums = {}
