@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from cadenza import Callback, Execution, MainCallback, Run, Trainer
-from cadenza.callbacks import EMA, Accumulate, GradientClip, Precision
+from cadenza.callbacks import EMA, Accumulate, GradientClip, OneCycleSchedule, Precision
 from cadenza.execution.forms import Form, captured_form, why_no_form, why_no_weights
 from cadenza.execution.leaves import Unknown, shape_of, tensors_of, with_tensors
-from cadenza.execution.reasons import why_opened
+from cadenza.execution.reasons import form_words, why_opened
 from cadenza.execution.region import Region
 from cadenza.plan import Plan
 from cadenza.testing import tiny_classifier, tiny_loader
@@ -182,6 +182,17 @@ def test_which_form_is_chosen() -> None:
         "tensor momentum",
     ]
     assert kinds[nadam, None, False] == "capturable"
+
+
+def test_the_form_that_is_told_is_the_one_for_a_schedule_that_sets_momenta() -> None:
+    said: list[str] = []
+
+    class Asks(Callback):
+        def after_run(self, run: Run) -> None:
+            said.append(form_words(Execution("captured"), run, run.optimizer))
+
+    made(OneCycleSchedule(), Asks()).fit(tiny_loader(), epochs=1)
+    assert "with its momentum in a tensor" in said[0]
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

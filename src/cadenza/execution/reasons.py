@@ -76,5 +76,4 @@ def form_words(options: Execution, run: Run, optimizer: Optimizer) -> str:
     """The form in which ``optimizer`` is stepped, and how that differs."""
     if options.mode == "compiled":
         return compiled_form(optimizer, run.device).words()
-    cycles = any(getattr(scheduler, "cycle_momentum", False) for scheduler in run.schedulers)
-    return captured_form(optimizer, run.device, fused=options.fused, cycles=cycles).words()
+    return captured_form(optimizer, run.device, fused=options.fused, cycles=cycles_momentum(run)).words()
