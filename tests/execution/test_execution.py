@@ -185,14 +185,10 @@ def test_which_form_is_chosen() -> None:
 
 
 def test_the_form_that_is_told_is_the_one_for_a_schedule_that_sets_momenta() -> None:
-    said: list[str] = []
-
-    class Asks(Callback):
-        def after_run(self, run: Run) -> None:
-            said.append(form_words(Execution("captured"), run, run.optimizer))
-
-    made(OneCycleSchedule(), Asks()).fit(tiny_loader(), epochs=1)
-    assert "with its momentum in a tensor" in said[0]
+    """As ``explain()`` asks for it, before anything runs."""
+    trainer = made(OneCycleSchedule())
+    plan = Plan(trainer.callbacks, Run(trainer._training, trainer._plan), every_rank=True)
+    assert "with its momentum in a tensor" in form_words(Execution("captured"), plan, trainer._training.optimizers[0])
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

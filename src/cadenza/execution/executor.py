@@ -121,7 +121,7 @@ class Executor:
             return
         from cadenza.execution.graphs import GraphRecorder
 
-        cycles, fused = cycles_momentum(run), self.options.fused
+        cycles, fused = cycles_momentum(run._plan, run), self.options.fused
         self.forms = [captured_form(one, device, fused=fused, cycles=cycles) for one in run.optimizers]
         self.recorder = GraphRecorder(device)
 

@@ -44,9 +44,9 @@ def why_opened(plan: Plan, mode: str) -> str | None:
     return None
 
 
-def cycles_momentum(run: Run) -> bool:
+def cycles_momentum(plan: Plan, run: Run) -> bool:
     """Whether a schedule sets the momentum between steps."""
-    owned = any(name.split("[")[0] == "momentum" for callback in run.callbacks for name in callback.owns)
+    owned = any(name.split("[")[0] == "momentum" for callback in plan.callbacks for name in callback.owns)
     return owned or any(getattr(scheduler, "cycle_momentum", False) for scheduler in run.schedulers)
 
 
@@ -68,12 +68,13 @@ def words(plan: Plan) -> list[str]:
     if not why:
         lines.append(f"  forward to zero_grad is {done} as one region, once for each shape of a batch")
     if why_not(options.mode, run) is None:
-        lines += [f"  {form_words(options, run, optimizer)}" for optimizer in run.optimizers]
+        lines += [f"  {form_words(options, plan, optimizer)}" for optimizer in run.optimizers]
     return lines
 
 
-def form_words(options: Execution, run: Run, optimizer: Optimizer) -> str:
+def form_words(options: Execution, plan: Plan, optimizer: Optimizer) -> str:
     """The form in which ``optimizer`` is stepped, and how that differs."""
+    run = plan.executor.run
     if options.mode == "compiled":
         return compiled_form(optimizer, run.device).words()
-    return captured_form(optimizer, run.device, fused=options.fused, cycles=cycles_momentum(run)).words()
+    return captured_form(optimizer, run.device, fused=options.fused, cycles=cycles_momentum(plan, run)).words()
