@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -211,6 +212,35 @@ def test_early_stop() -> None:
 
     trainer = compare(lambda mode, *w: made(mode, Stop(), EarlyStopping("train/loss", patience=1), *w), epochs=9)
     assert trainer.clock.steps == 100
+
+
+LITTER: list[Any] = []
+
+
+class Litters(nn.Sequential):
+    """Leaves a graph in a cycle in each of its forwards, and much for the collector to count."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if LITTER:
+            cycle = [LITTER.pop()]
+            cycle.append(cycle)
+            del cycle
+            [[] for _ in range(5000)]
+        return super().forward(inputs)
+
+
+def test_an_old_graph_is_not_collected_while_another_is_recorded() -> None:
+    x = torch.zeros(3, device=CUDA)
+    for _ in range(12):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            x.add_(1)
+        LITTER.append(graph)
+    del graph
+    trainer = made("captured", module=Litters(*model()))
+    trainer.fit(batches(20), epochs=1)
+    assert trainer.clock.steps == 20
+    assert gc.isenabled()
 
 
 def test_a_callback_attached_in_the_middle_and_removed() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -81,10 +82,23 @@ class GraphRecorder:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")
             with (
+                nothing_is_collected(),
                 waiting_is_an_error(),
                 torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"),
             ):
                 return step()
+
+
+@contextmanager
+def nothing_is_collected() -> Iterator[None]:
+    """No garbage is collected inside: an older graph that is let go of while another is recorded spoils it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class Graph(Recording):
