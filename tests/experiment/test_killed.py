@@ -42,7 +42,7 @@ def test_kill_9_in_the_middle_leaves_a_readable_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CODE, str(tmp_path), here]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
     try:
-        folder = wait_for_epochs(process, tmp_path, 5)
+        folder = wait_for_epochs(process, tmp_path, 6)  # five rows: an epoch is counted before its row is written
         assert list_runs(tmp_path)[0]["state"] == "running"
         write_report(folder, tmp_path / "while_running.html")
     finally:
@@ -50,7 +50,7 @@ def test_kill_9_in_the_middle_leaves_a_readable_folder(tmp_path: Path) -> None:
         process.communicate()
     (row,) = list_runs(tmp_path)
     assert row["state"] == "killed"
-    assert row["epochs"] >= 4
+    assert row["epochs"] >= 6
     assert row["metric"] == "val/loss"
     assert row["value"] > 0
     page = write_report(folder).read_text()
