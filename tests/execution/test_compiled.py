@@ -360,17 +360,43 @@ def test_a_recording_that_fails_half_way_changes_nothing(point: str, nth: int) -
         assert torch.equal(average, trainer.callbacks[1].average[name])  # type: ignore[attr-defined]
 
 
-def test_a_compiler_that_fails_is_told_after_a_step_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(graph: Any, inputs: Any) -> Any:
-        raise RuntimeError("no compiler here")
+def does_not_compile(graph: Any, inputs: Any) -> Any:
+    raise RuntimeError("no compiler here")
 
-    monkeypatch.setattr(tracing, "compile_graph", fail)
-    trainer, expected = made("compiled"), made("eager")
-    with pytest.raises(RuntimeError, match="no compiler here"):
+
+def compiles_what_fails(graph: Any, inputs: Any) -> Any:
+    def fail(*given: Tensor) -> Any:
+        graph(*given)  # changes weights, states and averages, and draws random numbers
+        raise TypeError("no compiler here")
+
+    return fail
+
+
+@pytest.mark.parametrize("compiler", [does_not_compile, compiles_what_fails])
+def test_a_compiler_that_fails_is_told_after_a_step_that_counts(
+    compiler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "compile_graph", compiler)
+    trainer, expected = made("compiled", EMA(0.9)), made("eager", EMA(0.9))
+    with pytest.raises(RuntimeError, match=r"is not possible here.*no compiler here"):
         trainer.fit(batches(), epochs=1)
+    drawn = torch.rand(3)
     assert trainer.clock.steps == 2
     expected.fit(batches()[:2], epochs=1)
+    assert torch.equal(drawn, torch.rand(3))
     close(trainer.model.state_dict(), expected.model.state_dict())
+    close(trainer.callbacks[0].average, expected.callbacks[0].average)  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("traced")
+def test_parts_of_a_batch_whose_elements_share_memory() -> None:
+    data = [(x[:1].expand(8, 6), y[:1].expand(8)) for x, y in batches()]
+    results = []
+    for mode in ("compiled", "eager"):
+        trainer = made(mode, module=small())
+        trainer.fit(data, epochs=2)
+        results.append(trainer.model.state_dict())
+    close(*results)
 
 
 class Reads(nn.Sequential):

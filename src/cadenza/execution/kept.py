@@ -63,9 +63,7 @@ class Kept:
         for callback, attributes in self.callbacks:
             vars(callback).clear()
             vars(callback).update(attributes)
-        with torch.no_grad():
-            for tensor, value in self.values:
-                tensor.copy_(value)
+        write_back(self.values)
         set_rng_state(self.rng, run.device)
 
     def what_changed(self) -> str | None:
@@ -95,6 +93,26 @@ class Kept:
             if on_host and name in self.rng and not _same_rng(self.rng[name], now.get(name)):
                 return f"the step draws from {said} on the host"
         return None
+
+
+def write_back(values: list[tuple[Tensor, Tensor]]) -> None:
+    """Gives each tensor its old value, but for those whose elements share memory: torch lets no step write there.
+
+    >>> tensor, repeated = torch.ones(2), torch.ones(1).expand(2)
+    >>> write_back([(tensor, torch.zeros(2)), (repeated, repeated.clone())])
+    >>> tensor, repeated
+    (tensor([0., 0.]), tensor([1., 1.]))
+    """
+    with torch.no_grad():
+        for tensor, value in values:
+            if not _repeats(tensor):
+                tensor.copy_(value)
+
+
+def _repeats(tensor: Tensor) -> bool:
+    if tensor.layout is not torch.strided:
+        return False
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def parameters_of(run: Run) -> list[Tensor]:

@@ -19,10 +19,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cadenza.execution.forms import Form
-from cadenza.execution.kept import Kept, parameters_of
+from cadenza.execution.kept import Kept, parameters_of, write_back
 from cadenza.execution.leaves import tensors_of, with_tensors
 from cadenza.execution.recording import CannotRecord, Outcome, Recording, Uncompiled, first_line
 from cadenza.fields import GONE, UNWEIGHTED, Later
+from cadenza.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
@@ -92,9 +93,11 @@ class TraceRecorder:
             if isinstance(error, CannotRecord) or not isinstance(error, Exception):
                 raise
             raise CannotRecord(said_of(error)) from error
+        kept.values.clear()  # nothing is put back from here on
         outcome = Outcome.of(run, result, kept.steps, kept.parameters)
         try:
             compiled = compile_graph(graph, [tensor.detach() for tensor in touched])
+            try_out(compiled, touched, run.device)
         except Exception as error:  # the step itself was done, and well
             raise Uncompiled(first_line(error), result) from error
         run.loss_weight = UNWEIGHTED
@@ -249,6 +252,18 @@ _EMPTY = torch.empty(0)
 def _filled(structure: Any, tensors: list[Any]) -> Any:
     given = iter(tensors)
     return with_tensors(structure, lambda _: next(given))
+
+
+def try_out(compiled: Callable[..., Any], touched: list[Tensor], device: torch.device) -> None:
+    """Runs ``compiled`` once and undoes what it did: there is code that is compiled and fails when it runs."""
+    values = [(tensor, tensor.detach().clone()) for tensor in touched]
+    rng = rng_state(device)
+    try:
+        with torch.no_grad():
+            compiled(*[tensor.detach() for tensor in touched])
+    finally:
+        write_back(values)
+        set_rng_state(rng, device)
 
 
 def compile_graph(graph: Any, inputs: list[Tensor]) -> Callable[..., Any]:
