@@ -234,6 +234,10 @@ def test_tensor_loader_refuses() -> None:
         TensorLoader(torch.tensor(1.0))
     with pytest.raises(TypeError, match="no tensors"):
         TensorLoader()
+    with pytest.raises(TypeError, match="argument 1 is a ndarray: make a tensor of it first"):
+        TensorLoader(torch.zeros(2), numpy.array(["cat", "dog"]))
+    with pytest.raises(TypeError, match="argument 0 is a dict: give its values one by one"):
+        TensorLoader({"x": torch.zeros(2)})
 
 
 def test_kept_on_a_device() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -250,7 +250,7 @@ class TensorLoader:
         device: torch.device | str | None = None,
         pin_memory: bool = False,
     ) -> None:
-        data = tuple(tensor if isinstance(tensor, Tensor) else torch.as_tensor(tensor) for tensor in tensors)
+        data = tuple(_tensor_of(given, place) for place, given in enumerate(tensors))
         problem = _why_not_tensors(data) or (
             "one of them is a single number" if any(not t.dim() for t in data) else None
         )
@@ -277,6 +277,17 @@ class TensorLoader:
 
     def __len__(self) -> int:
         return len(self.loader)
+
+
+def _tensor_of(given: Any, place: int) -> Tensor:
+    if isinstance(given, Tensor):
+        return given
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        hint = "give its values one by one" if isinstance(given, Mapping) else "make a tensor of it first"
+        said = f"TensorLoader takes tensors or arrays of numbers; argument {place} is a {type(given).__name__}: {hint}"
+        raise TypeError(f"{said} ({error})") from None
 
 
 def _alone(value: Any) -> Any:
