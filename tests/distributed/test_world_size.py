@@ -87,22 +87,39 @@ def go_refused(folder, options):
 
 @pytest.fixture(scope="module")
 def refused():
-    """A run of one process that two want to go on with, and what they said; and one of two, that one will want."""
+    """A run of one process that two want to go on with, and what they said; and two of two, that one will want."""
     how = {"samples": 52, "batch_size": 2, "norm": False}
     with tempfile.TemporaryDirectory() as folder:
         train(f"{folder}/run", 3, strategy="single", **how)
-        scenarios = [(go_refused, (f"{folder}/run", how)), (go_divided, (f"{folder}/divided", 4))]
+        scenarios = [
+            (go_refused, (f"{folder}/run", how)),
+            (go_divided, (f"{folder}/divided", 4)),
+            (go, (f"{folder}/asked", 3, {**how, "ends_epoch": 2})),
+        ]
         yield folder, launch(play, folder, scenarios, timeout=100)
 
 
 def test_what_cannot_be_kept_is_refused_with_the_numbers(refused):
-    _, (said, _) = refused
+    _, (said, *_) = refused
     assert "a step of the saved run sees 2 samples; 2 process" in said
 
 
 @pytest.mark.filterwarnings("ignore:.*saved with 2 processes:UserWarning")
 def test_a_loader_that_divides_itself_is_refused_in_mid_epoch_with_the_numbers(refused):
-    folder, (_, batches) = refused
+    folder, (_, batches, _) = refused
     assert batches == 4
     with pytest.raises(ValueError, match="saved with 2 of them, after 3 batches of each, and goes on with 1, which"):
         go_divided(f"{folder}/divided", None)
+
+
+@pytest.mark.filterwarnings("ignore:.*saved with 2 processes:UserWarning")
+def test_what_another_process_asked_for_is_done_by_the_one_that_is_left(refused):
+    folder, (*_, (clock, _)) = refused
+    assert clock[0] == 3
+    *_, epochs = train(f"{folder}/asked", strategy="single", samples=52, batch_size=2, norm=False)
+    assert epochs == 3
+    batches = {
+        epoch: [batch for number, batch in ledger(f"{folder}/asked", 1, 1) if number == epoch] for epoch in (0, 1)
+    }
+    assert len(batches[0]) <= 2
+    assert len(batches[1]) == 26
