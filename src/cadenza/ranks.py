@@ -173,8 +173,10 @@ def warn_of_move(state: dict[str, Any], size: int) -> None:
     names = sorted({name for part in parts for name in part["differs"]["callbacks"]})
     inside = state["position"] is not None
     what = f"; what {', '.join(names)} had gathered in this epoch is not complete" if names and inside else ""
+    before = saved_size(state)
+    processes = "process" if before == 1 else "processes"
     warnings.warn(
-        f"the run was saved with {saved_size(state)} processes and goes on with {size}: every sample is seen once, but "
+        f"the run was saved with {before} {processes} and goes on with {size}: every sample is seen once, but "
         f"random numbers are other ones{what}",
         stacklevel=2,
     )
