@@ -102,6 +102,25 @@ def overrides(cls: type, point: str) -> bool:
     return False
 
 
+def without(played: dict[str, Callable[[Run], Any]], owner: type, *points: str) -> dict[str, Callable[[Run], Any]]:
+    """``played`` less those of ``points`` where the method of ``owner`` would play; what a subclass does there stays.
+
+    >>> class Report(Callback):
+    ...     def after_iter(self, run): ...
+    ...     def plays(self):
+    ...         return without(super().plays(), Report, "after_iter")
+    >>> class Mine(Report):
+    ...     def after_iter(self, run): ...
+    >>> list(Report().plays()), list(Mine().plays())
+    ([], ['after_iter'])
+    """
+    return {
+        point: player
+        for point, player in played.items()
+        if point not in points or getattr(player, "__func__", player) is not getattr(owner, point)
+    }
+
+
 class FunctionCallback(Callback):
     """One function at one point; made by ``trainer.on(point)``."""
 

@@ -8,13 +8,10 @@ from torch import nn
 
 from cadenza import Callback, Trainer, When
 from cadenza.callbacks.accumulate import Accumulate
-from cadenza.callbacks.lr_monitor import LRMonitor
-from cadenza.callbacks.memory_monitor import MemoryMonitor
 from cadenza.callbacks.throughput import Stretch, Throughput
-from cadenza.callbacks.timer import Timer
 from cadenza.clock import Clock
 from cadenza.points import POINTS, SPAN
-from cadenza.testing import tiny_classifier, tiny_loader
+from cadenza.testing import tiny_classifier
 
 
 class Time:
@@ -186,19 +183,3 @@ def test_refusals():
 def test_it_behaves_as_a_callback():
     assert Throughput().state_dict() == {}
     assert Throughput("5 steps").explain() == "each epoch and every 5 steps"
-
-
-@pytest.mark.parametrize("kind", [LRMonitor, MemoryMonitor, Throughput, Timer])
-def test_what_a_subclass_does_after_an_iteration_is_played(kind):
-    class Counting(kind):
-        count = 0
-
-        def after_train_iter(self, run):
-            super().after_train_iter(run)
-            self.count += 1
-
-    counting, model = Counting(), tiny_classifier()
-    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    Trainer(model, sgd, torch.nn.CrossEntropyLoss(), callbacks=[counting], device="cpu").fit(tiny_loader(), epochs=2)
-    assert counting.count == 6
-    assert "after_train_iter" not in kind().plays()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from cadenza.callback import Callback, Order
+from cadenza.callback import Callback, Order, without
 from cadenza.callbacks.arguments import function, labels, some_of
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.figures import checked_format, keep_figure, new_figure, plain, write_figure
@@ -104,8 +104,9 @@ class ConfusionMatrix(Callback, Faults):
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """Only the points of its stages."""
-        others = {f"_{stage}_epoch" for stage in ("val", "test") if stage not in (self.stages or ())}
-        return {point: play for point, play in super().plays().items() if not point.endswith(tuple(others))}
+        others = {"val", "test"} - set(self.stages or ())
+        unneeded = (f"{kind}_{stage}_epoch" for stage in others for kind in ("before", "after"))
+        return without(super().plays(), ConfusionMatrix, *unneeded)
 
     # Points ---------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
-from cadenza.callback import Callback
+from cadenza.callback import Callback, without
 from cadenza.callbacks.arguments import loader as loader_or_none
 from cadenza.callbacks.pass_measure import PassMeasure, Prepare, Value
 from cadenza.callbacks.results import ClassificationResults, named_results
@@ -91,8 +91,10 @@ class Evaluate(PassMeasure, Callback):
         return f"{self.package} over {where}, every {self.every}"
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
+        """With a loader of its own it looks at no pass of the run."""
         played = super().plays()
-        return played if self.loader is None else {name: played[name] for name in ("before_run", "after_train_epoch")}
+        unneeded = () if self.loader is None else played.keys() - {"before_run", "after_train_epoch"}
+        return without(played, Evaluate, *unneeded)
 
     def before_run(self, run: Run) -> None:
         self._off = False

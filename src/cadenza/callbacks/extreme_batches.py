@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cadenza.callback import Callback, Order, infer_mode
+from cadenza.callback import Callback, Order, infer_mode, without
 from cadenza.callbacks.arguments import flags, some_of
 from cadenza.history import as_scalar, read, unknown_metric
 from cadenza.points import STAGES
@@ -93,7 +93,7 @@ class ExtremeBatches(Callback):
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """Rows of the history are listened to only if one of their metrics is what counts."""
         by_metric = isinstance(self.by, str) and self.by != "loss"
-        return {point: player for point, player in super().plays().items() if by_metric or point != "after_log"}
+        return without(super().plays(), ExtremeBatches, *(() if by_metric else ("after_log",)))
 
     def explain(self) -> str:
         what = self.by if isinstance(self.by, str) else getattr(self.by, "__name__", "a function")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from cadenza.callback import Callback, Order
+from cadenza.callback import Callback, Order, without
 from cadenza.clock import Duration
 
 if TYPE_CHECKING:
@@ -58,8 +58,9 @@ class GradientStats(Callback):
         self._first_step = 0
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
+        """Only where it is to look: whoever plays inside the step opens it."""
         other = {"before_step": "after_backward", "after_backward": "before_step"}[self.at]
-        return {point: player for point, player in super().plays().items() if point != other}
+        return without(super().plays(), GradientStats, other)
 
     def explain(self) -> str:
         return f"every {self.every} at {self.at}"
@@ -68,14 +69,20 @@ class GradientStats(Callback):
         self._seen, self._first_step = False, run.clock.steps
 
     def before_step(self, run: Run) -> None:
+        if self.at == "before_step":
+            self._look(run)
+
+    def after_backward(self, run: Run) -> None:
+        if self.at == "after_backward":
+            self._look(run)
+
+    def _look(self, run: Run) -> None:
         if (run.clock.steps + 1) % self.every.amount:
             return
         for group, values in gradient_stats(run.module.named_parameters(), groups=self.groups).items():
             self._seen = True
             for name, value in values.items():
                 run.log(f"train/gradients/{group}/{name}", value)
-
-    after_backward = before_step
 
     def after_run(self, run: Run) -> None:
         due = run.clock.steps // self.every.amount > self._first_step // self.every.amount

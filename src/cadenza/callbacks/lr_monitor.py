@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor
 from torch.optim import Optimizer
 
-from cadenza.callback import Callback, Order
+from cadenza.callback import Callback, Order, without
 from cadenza.callbacks.arguments import flags
 from cadenza.clock import Cadence, Duration
 
@@ -55,11 +55,9 @@ class LRMonitor(Callback):
         return f"lr{' and momentum' if self.momentum else ''} every {self.every}"
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
-        """At the end of iterations only if something is logged there, or a subclass does more."""
-        played = super().plays()
-        if self.every.unit == "epochs" and type(self).after_train_iter is LRMonitor.after_train_iter:
-            del played["after_train_iter"]
-        return played
+        """At the end of iterations only if something is logged there."""
+        unneeded = ("after_train_iter",) if self.every.unit == "epochs" else ()
+        return without(super().plays(), LRMonitor, *unneeded)
 
     def before_run(self, run: Run) -> None:
         self._cadence = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from cadenza.callback import Callback, Order
+from cadenza.callback import Callback, Order, without
 from cadenza.callbacks.arguments import flags
 from cadenza.clock import Cadence, Duration
 
@@ -58,11 +58,9 @@ class MemoryMonitor(Callback):
         return f"every {self.every}"
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
-        """At the end of iterations only if something is logged there, or a subclass does more."""
-        played = super().plays()
-        if self.every.unit == "epochs" and type(self).after_train_iter is MemoryMonitor.after_train_iter:
-            del played["after_train_iter"]
-        return played
+        """At the end of iterations only if something is logged there."""
+        unneeded = ("after_train_iter",) if self.every.unit == "epochs" else ()
+        return without(super().plays(), MemoryMonitor, *unneeded)
 
     def after_register(self, run: Run) -> None:
         self._cadence = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cadenza.callback import Callback, Order, overrides
+from cadenza.callback import Callback, Order, overrides, without
 from cadenza.callbacks.arguments import is_number
 from cadenza.callbacks.draws import Draws
 from cadenza.data.batch import describe
@@ -66,8 +66,8 @@ class Mixing(Callback):
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """With soft targets nothing is left to do inside the step, which so stays closed."""
-        inside = ("before_loss", "after_loss") if self.soft is not None else ()
-        return {point: player for point, player in super().plays().items() if point not in inside}
+        unneeded = ("before_loss", "after_loss") if self.soft is not None else ()
+        return without(super().plays(), Mixing, *unneeded)
 
     def explain(self) -> str:
         how = "weights the losses of both targets" if self.soft is None else f"soft targets of {self.soft} classes"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from cadenza.callback import Callback, Order
+from cadenza.callback import Callback, Order, without
 from cadenza.callbacks.arguments import path, whole
 from cadenza.callbacks.faults import warn
 from cadenza.history import read
@@ -135,13 +135,14 @@ class NaNGuard(Callback):
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """Only where this choice of arguments needs it: whoever plays inside the step opens it."""
-        played, skips = super().plays(), self.action == "skip"
-        needed = {
-            "before_backward": skips and self.watch != "gradients",
-            "before_step": skips and self.watch != "loss",
-            "after_step": not skips and self.watch != "loss",
-        }
-        return {point: player for point, player in played.items() if needed.get(point, True)}
+        inside = ("before_backward", "before_step", "after_step")
+        return without(super().plays(), NaNGuard, *(point for point in inside if not self._looks_at(point)))
+
+    def _looks_at(self, point: str) -> bool:
+        skips = self.action == "skip"
+        if point == "before_backward":
+            return skips and self.watch != "gradients"
+        return skips == (point == "before_step") and self.watch != "loss"
 
     def explain(self) -> str:
         what = "loss and gradients" if self.watch == "both" else f"the {self.watch}"
@@ -195,7 +196,7 @@ class NaNGuard(Callback):
     # Looking --------------------------------------------------------------------------------------------------------
 
     def before_backward(self, run: Run) -> None:
-        if run._replaying or self._place is None:
+        if run._replaying or self._place is None or not self._looks_at("before_backward"):
             return  # a second forward of this batch inside its step cannot be asked away any more
         value = float(run.loss.detach())  # waits for the device: whether to back-propagate must be known now
         if not math.isfinite(value):
@@ -207,7 +208,7 @@ class NaNGuard(Callback):
             self._hit(run, "loss", self._place, value)
 
     def before_step(self, run: Run) -> None:
-        if run.scaler is not None or self._place is None:
+        if run.scaler is not None or self._place is None or not self._looks_at("before_step"):
             return  # the scaler looks itself, and withholds such a step
         value = float(self._gradients(run))  # waits for the device: whether to step must be known now
         if not math.isfinite(value):
@@ -215,7 +216,7 @@ class NaNGuard(Callback):
             self._hit(run, "gradients", self._place, value)
 
     def after_step(self, run: Run) -> None:
-        if self._place is not None and not self._over:
+        if self._place is not None and not self._over and self._looks_at("after_step"):
             self._pending.append(("gradients", self._place, self._gradients(run)))
 
     def _gradients(self, run: Run) -> Tensor:

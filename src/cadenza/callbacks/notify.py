@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from cadenza.callback import Callback, Order
+from cadenza.callback import Callback, Order, without
 from cadenza.callbacks.arguments import is_number, some_of, text
 from cadenza.callbacks.channels import Channel, Command, Mail, Message, Webhook, failure
 from cadenza.callbacks.displays import number
@@ -104,7 +104,7 @@ class Notify(Callback):
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """Who is not to tell of the best does not make the run decide what that is."""
-        return {point: play for point, play in super().plays().items() if point != "after_best" or "best" in self.on}
+        return without(super().plays(), Notify, *(() if "best" in self.on else ("after_best",)))
 
     # Points ---------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from cadenza.callback import Callback, Order
+from cadenza.callback import Callback, Order, without
 from cadenza.clock import Cadence, Clock, Duration
 
 if TYPE_CHECKING:
@@ -59,11 +59,9 @@ class Throughput(Callback):
         return "each epoch" if self.every is None else f"each epoch and every {self.every}"
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
-        """At the end of iterations only if something is logged there, or a subclass does more."""
-        played = super().plays()
-        if self.every is None and type(self).after_train_iter is Throughput.after_train_iter:
-            del played["after_train_iter"]
-        return played
+        """At the end of iterations only if something is logged there."""
+        unneeded = ("after_train_iter",) if self.every is None else ()
+        return without(super().plays(), Throughput, *unneeded)
 
     def after_register(self, run: Run) -> None:
         self._pass = self._window = self._cadence = None

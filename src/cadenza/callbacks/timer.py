@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import torch
 
-from cadenza.callback import Callback, Order
+from cadenza.callback import Callback, Order, without
 from cadenza.callbacks.arguments import some_of
 from cadenza.callbacks.pass_measure import checked_stages, prefix_of
 from cadenza.clock import Cadence, Duration
@@ -89,11 +89,10 @@ class Timer(Callback):
         return f"times {', '.join(spans)} in {', '.join(sorted(self.stages or ()))}{opens}"
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
-        played = super().plays()
-        played.update({f"around_{span}": partial(self._watch, span) for span in self._played_spans()})
-        if self.every is None and type(self).after_train_iter is Timer.after_train_iter:
-            del played["after_train_iter"]
-        return played
+        """Around each of its spans; at the end of iterations only if something is logged there."""
+        unneeded = ("after_train_iter",) if self.every is None else ()
+        watches = {f"around_{span}": partial(self._watch, span) for span in self._played_spans()}
+        return {**without(super().plays(), Timer, *unneeded), **watches}
 
     def _played_spans(self) -> list[str]:
         """The spans that its stages have: a backward and a step are in training alone."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
-from cadenza.callback import Callback, Order
+from cadenza.callback import Callback, Order, without
 from cadenza.callbacks import decoding
 from cadenza.callbacks.arguments import function, is_number, labels, some_of
 from cadenza.callbacks.decoding import Boxes, Label, Mask
@@ -123,8 +123,9 @@ class Visualize(Callback, Faults):
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """Only the points of its stages."""
-        others = {f"_{stage}_epoch" for stage in ("val", "test") if stage not in (self.stages or ())}
-        return {point: play for point, play in super().plays().items() if not point.endswith(tuple(others))}
+        others = {"val", "test"} - set(self.stages or ())
+        unneeded = (f"{kind}_{stage}_epoch" for stage in others for kind in ("before", "after"))
+        return without(super().plays(), Visualize, *unneeded)
 
     # Points ---------------------------------------------------------------------------------------------------------
 
