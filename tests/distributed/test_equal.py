@@ -11,6 +11,7 @@ from cadenza import Trainer, launch
 from cadenza.callbacks import EMA, Accumulate, GradientClip, Metrics
 from cadenza.callbacks.measures import accuracy
 
+pytestmark = pytest.mark.timeout(300)
 SIZES = (6, 6, 6, 2)
 """Global batches; with four processes the last one leaves two of them without a sample."""
 CASES = {
@@ -86,7 +87,7 @@ SETUPS = {"2": (2, [*ORDER, ORDER[0]]), "4": (4, [ORDER[0], ORDER[3], ORDER[0]])
 def together(request):
     """For each setup its name and the answers of all ranks."""
     workers, order = SETUPS[request.param]
-    answers = launch(train_all, [(s, *CASES[n]) for s, n in order], workers=workers, results="all", timeout=100)
+    answers = launch(train_all, [(s, *CASES[n]) for s, n in order], workers=workers, results="all", timeout=280)
     return [(name, [one[place] for one in answers]) for place, (_, name) in enumerate(order)]
 
 

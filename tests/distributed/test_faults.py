@@ -11,6 +11,7 @@ from cadenza.points import POINTS, Kind
 
 from .crew import fitted, play, trainer_with
 
+pytestmark = pytest.mark.timeout(300)
 NEVER = {"before_save", "after_save", "after_load", "after_error", "after_best"}
 PLAYED = [
     name
@@ -57,7 +58,7 @@ def fault_in_the_loop(rank):
 def answers():
     scenarios = [(fault, (point, place % 2)) for place, point in enumerate(PLAYED)]
     with tempfile.TemporaryDirectory() as folder:
-        return launch(play, folder, [*scenarios, (fault_in_the_loop, (1,))], results="all", timeout=100)
+        return launch(play, folder, [*scenarios, (fault_in_the_loop, (1,))], results="all", timeout=280)
 
 
 @pytest.mark.parametrize("place", range(len(PLAYED)), ids=PLAYED)

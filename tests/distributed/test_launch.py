@@ -15,6 +15,8 @@ from cadenza import launch
 from cadenza.distributed.launchers.local import WorkerTraceback
 from cadenza.distributed.world import World
 
+pytestmark = pytest.mark.timeout(300)
+
 
 class Odd(ValueError):
     """An exception that only this module knows; it travels all the same."""
@@ -65,7 +67,7 @@ def test_a_script_without_a_guard_works_and_its_functions_travel_by_value(tmp_pa
     script.write_text(
         "import cadenza\ndef double(x):\n    return 2 * x\nprint('result', cadenza.launch(double, 21, workers=2))\n"
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=200, check=False)
     assert done.stdout == "result 42\n", done.stderr
 
 

@@ -49,7 +49,7 @@ def test_a_stranger_who_says_nothing_holds_nobody_up():
     with PostOffice("127.0.0.1") as post, socket.create_connection((post.address.host, post.address.port)):
         began = time.monotonic()
         assert answered(post.address, 0, {"result": b""})
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 50  # a stranger is listened to for sixty seconds
 
 
 def test_a_worker_that_begins_again_leaves_no_trace_of_its_first_attempt():
@@ -65,7 +65,7 @@ def test_who_is_gone_is_noticed_by_the_workers():
     with PostOffice("127.0.0.1") as post:
         post.address.begin(0, gone.set)
         assert not gone.wait(0.2)
-    assert gone.wait(10)
+    assert gone.wait(60)
 
 
 def outcome_of(fn, *args, ranks=1, **options):

@@ -11,6 +11,7 @@ from cadenza import launch
 from .crew import play
 from .trainings import difference, train
 
+pytestmark = pytest.mark.timeout(300)
 CASES = {
     "plain": {},
     "loader workers": {"workers": 1},
@@ -31,7 +32,7 @@ def folder():
             for stop in (*STOPS.get(name, (2, 8)), None):
                 how = (f"{folder}/killed-{place}", options, stop)
                 scenarios.append((lambda to, options, stop: train(to, stop, **options), how))
-        launch(play, folder, scenarios, results="all", timeout=100)
+        launch(play, folder, scenarios, results="all", timeout=280)
         yield folder
 
 

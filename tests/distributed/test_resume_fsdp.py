@@ -21,6 +21,7 @@ from cadenza.distributed import FSDP
 from .crew import fitted, play
 from .trainings import Network, difference, ledger, train
 
+pytestmark = pytest.mark.timeout(300)
 HOW = {"strategy": "fsdp", "norm": False, "samples": 100, "accumulate": 3}
 """Under FSDP processes look every eighth batch whether a save is wanted: in the middle of a window, and of an epoch."""
 
@@ -77,7 +78,7 @@ def played():
         gathered = {"strategy": FSDP(checkpoints="whole")}
         scenarios += [(go, (f"{folder}/gathered", stop, gathered)) for stop in (10, None)]
         scenarios += [(full_disk, (f"{folder}/full",))]
-        answers = launch(play, folder, scenarios, results="all", timeout=110)
+        answers = launch(play, folder, scenarios, results="all", timeout=280)
         yield folder, answers
 
 

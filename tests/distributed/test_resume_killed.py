@@ -17,6 +17,7 @@ from cadenza.distributed.launchers.local import WorkerDied
 from .crew import play
 from .trainings import difference, train
 
+pytestmark = pytest.mark.timeout(300)
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_killed_while_each_process_stores_its_part(tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_torchrun_restarts_and_the_run_ends_as_if_nothing_had_happened(tmp_path):
-    launch(train, f"{tmp_path}/whole", timeout=60)
+    launch(train, f"{tmp_path}/whole", timeout=100)
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]

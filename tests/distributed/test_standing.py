@@ -38,11 +38,28 @@ def test_who_is_busy_is_interrupted(monkeypatch):
         work()
 
 
-def test_who_is_through_is_not(monkeypatch):
-    monkeypatch.setattr(standing, "_PATIENCE", 0.2)
+class Patience(threading.Event):
+    """Is over when the test says so, and not by the clock."""
+
+    def __init__(self):
+        super().__init__()
+        self.runs_out = threading.Event()
+
+    def wait(self, timeout=None):
+        assert self.runs_out.wait(60)
+        return False
+
+
+def test_who_is_through_is_not():
     run = Busy()
     one = Standing(run, rank=0)
+    one.over = Patience()
+    before = set(threading.enumerate())
     one.interrupt({"rank": 1})
+    (interrupting,) = (thread for thread in set(threading.enumerate()) - before if thread.name == "cadenza interrupts")
     one.end()
-    wait(0.5)
+    one.over.runs_out.set()
+    interrupting.join(60)
+    wait(0.05)  # it would be raised here
+    assert not interrupting.is_alive()
     assert one.where() == "outside a run"

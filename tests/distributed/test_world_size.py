@@ -15,6 +15,7 @@ from cadenza.testing import tiny_loader
 from .crew import play, trainer_with
 from .trainings import BreaksOff, ledger, train
 
+pytestmark = pytest.mark.timeout(300)
 SAMPLES = {"ddp": 52, "fsdp": 104}
 STOPS = {"ddp": (3, 22), "fsdp": (10, 30)}
 """Where the first two legs break off. Under FSDP processes look every eighth batch whether a save is wanted."""
