@@ -96,7 +96,6 @@ class Facts(Rows):
 
     @property
     def can_save(self) -> bool:
-        """Whether somebody serves ``run.save()``."""
         return self._plan.saver is not None
 
     @property

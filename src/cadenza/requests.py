@@ -84,7 +84,7 @@ class Requests(Fields):
 
     def save(self) -> None:
         """Write a checkpoint at the next safe point."""
-        if not self._can_save():
+        if not self.can_save:
             raise RuntimeError("run.save() has nobody to save: add a callback that owns 'save', such as Checkpoint")
         self._ask("save")
 
@@ -95,7 +95,9 @@ class Requests(Fields):
             self.stop_reason = why
         self._ask("stop", why)
 
-    def _can_save(self) -> bool:
+    @property
+    def can_save(self) -> bool:
+        """Whether somebody serves ``run.save()``."""
         raise NotImplementedError  # pragma: no cover
 
     def _ask(self, request: str, reason: str | None = None) -> None:

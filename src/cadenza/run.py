@@ -275,9 +275,6 @@ class Run(Facts):
             passes.settle(self)  # what is asked after a break is for the loop around it
         super()._ask(request, reason)
 
-    def _can_save(self) -> bool:
-        return self._plan.saver is not None
-
     def _fail_in(self, verb: str, error: BaseException) -> None:
         self._failing = error
         note(self, error, f"run.{verb}()")

@@ -133,7 +133,7 @@ class Accumulate(Callback):
         """A recorded step did to the gradients what belongs to its place in the window."""
         if "backward" not in run.skipped:
             self.window.add(self._counted(run))
-        if not run._held:
+        if not run.holds_gradients:
             self.window.clear()
 
     def _counted(self, run: Run) -> Count:

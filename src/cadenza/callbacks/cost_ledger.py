@@ -20,7 +20,6 @@ from cadenza.callbacks.host_waits import HostWaits
 from cadenza.callbacks.text_table import tell
 from cadenza.callbacks.timed_players import TimedPlayers
 from cadenza.decisions import exchange
-from cadenza.frames import Pass
 from cadenza.requests import EXCHANGE
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class CostLedger(Faults, Callback):
 
     def after_iter(self, run: Run) -> None:
         self._left -= 1
-        if self._left <= 0 and self._players is not None and not is_nested(run):
+        if self._left <= 0 and self._players is not None and not run.is_nested:
             self._wanted = True
             run._exchange = self._begin
             run._asked |= EXCHANGE
@@ -171,11 +170,11 @@ class CostLedger(Faults, Callback):
             self._batch.start()
 
     def _begin_fetch(self, run: Run) -> None:
-        if not is_nested(run):
+        if not run.is_nested:
             self._batch.begin_fetch(perf_counter_ns(), self._waits.count)
 
     def _end_fetch(self, run: Run) -> None:
-        if is_nested(run):
+        if run.is_nested:
             return
         if hasattr(run, "batch"):
             self._batch.end_fetch(perf_counter_ns())
@@ -184,7 +183,7 @@ class CostLedger(Faults, Callback):
 
     def _end_iteration(self, run: Run) -> None:
         """After ``after_iter`` in the plan that measures."""
-        if is_nested(run):
+        if run.is_nested:
             self._batch.disturbed = True  # a whole validation lies inside this batch
         else:
             run._exchange = self._end
@@ -222,8 +221,3 @@ class CostLedger(Faults, Callback):
                     f"{book.batches} batches; {self.name} allows {self.budget:.0%})",
                     stacklevel=2,
                 )
-
-
-def is_nested(run: Run) -> bool:
-    """Whether a pass is played inside an iteration of another."""
-    return sum(isinstance(frame, Pass) for frame in run._open) > 1

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
 from cadenza.callbacks.arguments import flags, is_number, whole
-from cadenza.frames import Pass
 from cadenza.history import Row, unknown_metric
 from cadenza.points import STAGES
 
@@ -141,7 +140,7 @@ class EarlyStopping(Callback):
                 count.bad = 0  # the last fit ended for it; this one was asked for all the same
 
     def after_val_epoch(self, run: Run) -> None:
-        if run.mode == "fit" and _inside_training(run):
+        if run.mode == "fit" and run.is_nested:  # else the end of the epoch, which follows, looks
             self._check_new(run)
 
     def after_epoch(self, run: Run) -> None:
@@ -228,11 +227,6 @@ class EarlyStopping(Callback):
     @classmethod
     def example(cls) -> Self:
         return cls("val/loss", patience=2)
-
-
-def _inside_training(run: Run) -> bool:
-    """Whether this pass was opened in the middle of another, so that its epoch goes on after it."""
-    return sum(isinstance(frame, Pass) for frame in run._open) > 1
 
 
 def _number(best: float | None, at: str) -> str:

@@ -14,6 +14,7 @@ from torch.nn.utils import get_total_norm
 
 from cadenza.callback import Callback, Order, without
 from cadenza.callbacks.arguments import path, whole
+from cadenza.callbacks.clip import trained_parameters
 from cadenza.callbacks.faults import warn
 from cadenza.history import read
 from cadenza.moment import CannotKeep
@@ -220,8 +221,7 @@ class NaNGuard(Callback):
             self._pending.append(("gradients", self._place, self._gradients(run)))
 
     def _gradients(self, run: Run) -> Tensor:
-        parameters = (p for optimizer in run.optimizers for group in optimizer.param_groups for p in group["params"])
-        return largest(p.grad for p in parameters if p.grad is not None)
+        return largest(p.grad for p in trained_parameters(run.optimizers) if p.grad is not None)
 
     def after_train_iter(self, run: Run) -> None:
         if self._over or self._place is None:

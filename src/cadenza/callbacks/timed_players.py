@@ -41,7 +41,7 @@ class TimedPlayers:
     def plans(self, run: Run) -> tuple[Plan, Plan]:
         """Both, made anew if the run has other callbacks than they were made for."""
         if self._plans is None or not self.plays(run):
-            callbacks = run._plan.callbacks
+            callbacks = run.callbacks
             outside = self._plan(callbacks, run, self._outside_of_batches)
             self.making = True
             try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -125,8 +125,3 @@ def plain_tensors(header: Mapping[str, Any]) -> dict[str, Tensor]:
             raise ValueError(f"{name} has {stop - start} bytes, which do not make the shape {entry['shape']}")
         made[name] = torch.empty(entry["shape"], dtype=dtype)
     return made
-
-
-def names_of(tensors: Sequence[str]) -> str:
-    """A few names, for a message."""
-    return ", ".join(tensors[:5]) + (f" and {len(tensors) - 5} more" if len(tensors) > 5 else "")

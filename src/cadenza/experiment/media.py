@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,11 +32,6 @@ class Medium:
     def as_dict(self) -> dict[str, Any]:
         value = str(self.value) if isinstance(self.value, Path) else self.value
         return {"kind": self.kind, "name": self.name, "step": self.step, "value": value}
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Medium:
-        value = Path(saved["value"]) if saved["kind"] in ("image", "figure", "artifact") else saved["value"]
-        return cls(saved["kind"], saved["name"], int(saved["step"]), value)
 
 
 class Media:

@@ -7,8 +7,6 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-_MOMENTUM = ("momentum", "betas", "alpha")
-
 
 class OptimWrapper:
     """A torch optimizer with ``lr``, ``mom``, ``beta`` and ``wd``. Reading gives that of the last group; setting takes

@@ -46,7 +46,7 @@ class PlainSource(Source):
 
         experiment = run.experiment
         folder = getattr(experiment, "checkpoints", None) or Path("runs") / "checkpoints"
-        watch = run._plan.watch
+        watch = run.watch
         self.logger = self.logger or BaseSGLogger(str(folder), on=run.is_main)
         return {
             "experiment_name": getattr(experiment, "name", None) or "cadenza",
