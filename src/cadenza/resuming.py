@@ -72,6 +72,8 @@ class Resume:
         _load_each("scheduler", run.schedulers, state["schedulers"], _load_scheduler)
         run.clock.load_state_dict(state["clock"])
         run.history.load_state_dict(state["history"])
+        if self.position is not None and self.position["row"] is not None:
+            run.history.rows[self.position["row"]].complete = False  # the epoch that was open goes on with it
         run.store.update(state["store"])
         run._feed_states = dict(state["feeds"])
         for interval, passed in state.get("cadences", {}).items():
@@ -104,8 +106,7 @@ class Resume:
         run._epoch.trained = self.position["trained"]
         run._epoch.done = [*self.done]
         if self.position["row"] is not None:
-            row = run._rows["epoch"] = run.history.rows[self.position["row"]]
-            row.complete = False
+            run._rows["epoch"] = run.history.rows[self.position["row"]]
 
     def skips(self, run: Run, stage: str, name: str | None) -> bool:
         """Whether this pass was done in the epoch before the run was interrupted."""

@@ -71,3 +71,20 @@ def test_a_run_that_is_resumed_in_another_folder_brings_its_rows(tmp_path: Path)
     assert first.folder != second.folder
     assert [row["epoch"] for row in rows_of(second.folder) if row["kind"] == "epoch"] == [0, 1, 2, 3]
     assert len(list_runs(tmp_path)) == 2
+
+
+def test_the_row_of_the_epoch_in_which_a_run_was_saved_is_brought_once(tmp_path: Path) -> None:
+    class Early(Callback):
+        """Begins the row of the epoch when the epoch begins."""
+
+        def before_epoch(self, run: Any) -> None:
+            run.log("number", run.epoch)
+
+    plain, cut, other = (Experiment("tiny", "same", tmp_path) for _ in range(3))
+    trained(plain, Early())
+    with pytest.raises(Interrupted):
+        trained(cut, Early(), At("after_train_iter", fail, 6))
+    trained(other, Early(), At("after_train_iter", lambda run: None), resume=cut.checkpoints)
+    for kind in ("epoch", "iter"):
+        wanted = [row for row in rows_of(plain.folder) if row["kind"] == kind]
+        assert [row for row in rows_of(other.folder) if row["kind"] == kind] == wanted

@@ -93,9 +93,7 @@ class Journal:
         if cut >= 0:
             self.metrics.cut(rows)
         else:  # the checkpoint is of another folder: its rows are in the history
-            unfinished = [row for row in run._rows.values() if row is not None]
-            complete = [row for row in run.history.rows if not any(row is one for one in unfinished)]
-            self.metrics.rewrite(row.as_dict() for row in complete)
+            self.metrics.rewrite(row.as_dict() for row in run.history.rows if row.complete)
         said = f"resumed at step {run.clock.steps} in epoch {run.epoch}" + (f"; {cut} rows were cut" if cut > 0 else "")
         self.happened.add("resume", said, run, cut=max(cut, 0))
         self.log.write(said)

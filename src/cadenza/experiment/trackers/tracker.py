@@ -136,8 +136,7 @@ class Tracker(Callback):
     def after_load(self, run: Run) -> None:
         self.resumed_at = run.clock.steps
         self._waiting = []
-        unfinished = [row for row in run._rows.values() if row is not None]
-        earlier = [row for row in run.history.rows if not any(row is one for one in unfinished)]
+        earlier = [row for row in run.history.rows if row.complete]
         self._of_epochs = {name for row in earlier if row.kind == "epoch" for name in row.raw()}
         self.last_rows = [
             {"kind": row.kind, **row.at, **{self._name(row, name): value for name, value in row.items()}}
