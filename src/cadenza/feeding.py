@@ -5,10 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cadenza.data import Feed, prepare
+from cadenza.spans import blame_loader
 
 if TYPE_CHECKING:
     from cadenza.frames import Pass
     from cadenza.run import Run
+
+
+def begin_reading(run: Run, this: Pass) -> None:
+    """Opens the loader; a resumed run draws from here on what the interrupted one would have drawn."""
+    try:
+        this.feed = feed_for(run, this)
+        if run._resume is not None:
+            run._resume.set_rng(run)
+        this.iterator = iter(this.feed)
+    except BaseException as error:
+        blame_loader(run, this, error)
+        raise
 
 
 def feed_for(run: Run, this: Pass) -> Any:

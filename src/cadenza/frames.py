@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from cadenza.data import length_of
 from cadenza.fields import GONE, NOTHING, UNWEIGHTED
+from cadenza.flags import Flags, set_flags
 from cadenza.means import Mean
 from cadenza.points import POINTS
 from cadenza.requests import OF_ITERATION, OF_PASS
@@ -74,7 +73,7 @@ class Pass(Frame):
         self.samples_of_all: float | None = None
         self.seen, self.counted = [0, 0], [0, 0]
         self.outer = put_aside(run)
-        self.flags: list[tuple[torch.nn.Module, bool]] = []
+        self.flags: Flags = []
 
     def leave(self, run: Run, error: BaseException | None) -> None:
         try:
@@ -94,13 +93,9 @@ class Pass(Frame):
         return self.exhausted or (length is not None and self.index + 1 >= length)
 
     def restore_flags(self) -> None:
-        """Brings back each module's own train or eval flag, through the root's ``train`` in case that does more."""
+        """Brings back each module's own train or eval flag; nothing happens the second time."""
         flags, self.flags = self.flags, []
-        if flags:
-            root, training = flags[0]
-            root.train(training)
-        for module, training in flags:
-            module.training = training
+        set_flags(flags)
 
 
 class Outside:

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza import decisions
 from cadenza.data import Feed
-from cadenza.feeding import feed_for
+from cadenza.feeding import begin_reading
+from cadenza.flags import flags_of
 from cadenza.frames import Epoch, Frame, Pass, take_back, verbs_of
 from cadenza.iteration import begin_iteration, end_iteration, end_of_loader, fetch_with_others, release, take
 from cadenza.points import POINTS
 from cadenza.requests import END_EPOCH, OF_ITERATION, OF_PASS, REPLAN, SKIP_BATCH, SKIP_VALIDATION, STOP
-from cadenza.spans import blame_loader, enter, fire, leave
+from cadenza.spans import enter, fire, leave
 from cadenza.state import mark_beginning
 from cadenza.verbs import each_verb
 
@@ -217,12 +218,7 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
     run._forwarded = -1
     run.stage, run.loader_name = this.stage, this.name
     run.metrics.clear_stage(this.prefix)
-    if this.stage == "train":
-        if not run.module.training:
-            run.module.train()
-    else:
-        this.flags = [(module, module.training) for module in run.module.modules()]
-        run.module.eval()
+    set_mode(run, this)
     score = this.score
     this.loader = loader if loader is not None else loader_for(run, this.stage)
     remember_loader(run, this)
@@ -234,20 +230,23 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
         enter(run, score.at_around_epoch, score.around_stage_epoch, this.exits)
     if loader is None:
         this.loader = loader_for(run, this.stage)  # a callback may have replaced it
-    try:
-        this.feed = feed_for(run, this)
-        if run._resume is not None:
-            run._resume.set_rng(run)
-        this.iterator = iter(this.feed)
-    except BaseException as error:
-        blame_loader(run, this, error)
-        raise
+    begin_reading(run, this)
     if run._ensemble is not None:
         run._ensemble.begin_pass(run, this)
     if run._resume is not None:
         run._resume.arrive(run)
         return this.training and decisions.has_all_steps(run, this)
     return False
+
+
+def set_mode(run: Run, this: Pass) -> None:
+    """Training trains; whatever else notes each module's own flag, which comes back at its end."""
+    if this.training:
+        if not run.module.training:
+            run.module.train()
+    else:
+        this.flags = flags_of(run.module)
+        run.module.eval()
 
 
 def remember_loader(run: Run, this: Pass) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from cadenza.data import gather, to_device
 from cadenza.fields import GONE
+from cadenza.flags import flags_of, set_flags
 from cadenza.frames import Outside
 from cadenza.means import Mean
 from cadenza.rng import rng_kept
@@ -64,7 +65,7 @@ def _aside(run: Run, stage: str) -> Iterator[QuietPass]:
     """Everything that a nested pass could disturb is put aside, and brought back however it ends."""
     fields, outer_stage, outer_pass = run._fields(), run.stage, run._pass
     run._set_fields()
-    flags = [(module, module.training) for module in run.module.modules()]
+    flags = flags_of(run.module)
     mode = torch.inference_mode if run.main.inference_mode else torch.no_grad
     run.stage, run._pass = stage, (this := QuietPass())
     run.module.eval()
@@ -72,8 +73,6 @@ def _aside(run: Run, stage: str) -> Iterator[QuietPass]:
         with rng_kept(run.device), mode():
             yield this
     finally:
-        run.module.train(flags[0][1])
-        for module, training in flags:
-            module.training = training
+        set_flags(flags)
         run.stage, run._pass = outer_stage, outer_pass
         run._set_fields(fields)

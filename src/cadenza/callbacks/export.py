@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cadenza.callbacks.snapshot import give_back, keep
+from cadenza.flags import flags_of, set_flags
 from cadenza.rng import rng_kept
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -123,17 +124,15 @@ def _quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def in_eval_mode(module: nn.Module) -> Iterator[None]:
     """The model in eval mode; flags, buffers and random numbers are as before afterwards."""
-    modules = list(module.modules())
-    flags, buffers = [one.training for one in modules], [keep(dict(one._buffers)) for one in modules]
+    flags, buffers = flags_of(module), [(one, keep(dict(one._buffers))) for one in module.modules()]
     device = next((parameter.device for parameter in module.parameters()), None)
     with rng_kept(device):
         try:
             module.eval()
             yield
         finally:
-            module.train(flags[0])
-            for one, training, kept in zip(modules, flags, buffers, strict=True):
-                one.training = training
+            set_flags(flags)
+            for one, kept in buffers:
                 one._buffers.update(give_back(kept))
 
 

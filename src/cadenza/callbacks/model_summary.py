@@ -17,6 +17,7 @@ from cadenza.callbacks.arguments import stream as stream_or_none
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.text_table import tell, text_table
 from cadenza.data import to_device
+from cadenza.flags import flags_of, set_flags
 from cadenza.main_callback import MainCallback
 from cadenza.rng import rng_kept
 
@@ -182,7 +183,7 @@ def _hooks(model: nn.Module, found: dict[nn.Module, Layer], counter: FlopCounter
 @contextlib.contextmanager
 def _untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
     """In eval mode and without gradients; everything is as before when it ends."""
-    flags = [(module, module.training) for module in model.modules()]
+    flags = flags_of(model)
     buffers = [
         (module._buffers, name, buffer, buffer.clone())
         for module in model.modules()
@@ -197,9 +198,7 @@ def _untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-        model.train(flags[0][1])
-        for module, training in flags:
-            module.training = training
+        set_flags(flags)
         with torch.no_grad():
             for owner, name, buffer, before in buffers:
                 buffer.copy_(before)

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import loader as loader_or_none
 from cadenza.data import to_device
+from cadenza.flags import set_flags
 from cadenza.rng import rng_kept
 
 if TYPE_CHECKING:
@@ -187,11 +188,7 @@ def _generators_kept(loader: Any) -> Iterator[None]:
 @contextmanager
 def _training_flags(run: Run) -> Iterator[None]:
     """Inside a validation: each module has the train or eval flag that it has in training."""
-    flags = list(getattr(run._pass, "flags", ()))
-    if flags:
-        run.module.train(flags[0][1])
-    for part, training in flags:
-        part.training = training
+    set_flags(list(getattr(run._pass, "flags", ())))
     try:
         yield
     finally:
