@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cadenza import decisions
@@ -44,7 +45,11 @@ def fetch_with_others(run: Run, this: Pass) -> bool:
 
 def end_of_loader(run: Run, this: Pass) -> None:
     if this.index < 0:
-        raise ValueError(f"the {this.stage} loader{f' {this.name!r}' if this.name else ''} gave no batch")
+        hint = ""
+        if isinstance(this.loader, Iterator):
+            hint = f": it is a {type(this.loader).__name__}, which can be gone over once; give something that can be "
+            hint += "iterated anew, such as a DataLoader or a list of batches"
+        raise ValueError(f"the {this.stage} loader{f' {this.name!r}' if this.name else ''} gave no batch{hint}")
     this.complete = True
     run._asked &= ~OF_ITERATION
 

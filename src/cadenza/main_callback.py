@@ -14,6 +14,7 @@ from cadenza.data.batch import (
     TARGET_KEYS,
     as_mapping,
     count_samples,
+    describe,
     has_targets,
     not_understood,
     split,
@@ -94,6 +95,11 @@ class MainCallback(Callback):
             return run.model(*rest.values())
         return run.model(without_targets(batch) if run.stage == "pred" else batch)
 
+    def gives_whole(self, module: nn.Module, named: dict[str, Any]) -> bool:
+        """Whether a model gets such a batch in one piece, since its signature does not take the names in it."""
+        rest = {key: value for key, value in named.items() if key not in TARGET_KEYS}
+        return not (self._accepts(module, named) or self._accepts(module, rest))
+
     def _accepts(self, module: nn.Module, parts: dict[str, Any]) -> bool:
         keys = frozenset(parts)
         if self.__dict__.get("_module") is not module:
@@ -117,7 +123,11 @@ class MainCallback(Callback):
         elif has_targets(batch):
             run.loss = run.criterion(run.output, split(batch)[1])
         else:
-            raise TypeError(f"the batch has no targets for the criterion. {not_understood(batch)}")
+            raise TypeError(
+                f"the batch has no targets for the criterion: it is {describe(batch)}. Let the loader give (inputs, "
+                f"targets), or a dict whose target is called {', '.join(TARGET_KEYS)}; leave the criterion out if the "
+                "model returns its own loss; or write a MainCallback with on_iter_loss"
+            )
 
     def on_iter_backward(self, run: Run) -> None:
         """Back-propagates ``run.loss``, which is weighted and scaled here."""
@@ -166,13 +176,10 @@ def followed(run: Run) -> str | None:
 
 def own_loss(output: Any) -> Tensor:
     """The loss that a model returned itself: a scalar, ``output["loss"]``, ``output.loss`` or ``output[0]``."""
-    candidates = [output]
-    if isinstance(output, dict):
-        candidates.append(output.get("loss"))
-    elif isinstance(output, list | tuple) and output:
-        candidates.append(output[0])
-    candidates.append(getattr(output, "loss", None))
-    for candidate in candidates:
+    first = output[0] if isinstance(output, list | tuple) and output else output
+    if isinstance(first, Tensor) and first.numel() == 1 and first.dim() < 2:  # [1, 1] is the output for a batch of one
+        return first
+    for candidate in (output.get("loss") if isinstance(output, dict) else None, getattr(output, "loss", None)):
         if isinstance(candidate, Tensor) and candidate.numel() == 1:
             return candidate
     raise TypeError(

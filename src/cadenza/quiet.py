@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cadenza.data import gather, to_device
+from cadenza.data.loader import check_kind
 from cadenza.fields import GONE
 from cadenza.flags import flags_of, set_flags
 from cadenza.frames import Outside
@@ -27,6 +28,7 @@ class QuietPass(Outside):
 
 def predict(run: Run, loader: Iterable[Any]) -> Any:
     """The outputs of the model for ``loader``, in order, on the CPU."""
+    check_kind("loader", loader)
     outputs, counts = [], []
     with _aside(run, "pred") as this:
         for batch in loader:
@@ -43,6 +45,7 @@ def predict(run: Run, loader: Iterable[Any]) -> Any:
 
 def evaluate(run: Run, loader: Iterable[Any]) -> dict[str, float]:
     """The mean loss over ``loader``, weighted by samples."""
+    check_kind("loader", loader)
     mean = Mean()
     with _aside(run, "val") as this:
         for batch in loader:

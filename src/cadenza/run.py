@@ -17,6 +17,7 @@ from cadenza.clock import Cadence, Duration
 from cadenza.facts import Facts
 from cadenza.fields import NOTHING, UNWEIGHTED
 from cadenza.frames import Epoch, Frame, Outside, Pass
+from cadenza.hints import hint
 from cadenza.history import History, Metrics
 from cadenza.points import Point
 from cadenza.requests import SAVED
@@ -277,4 +278,7 @@ class Run(Facts):
 
     def _fail_in(self, verb: str, error: BaseException) -> None:
         self._failing = error
+        said = hint(self, error, verb) if self._blamed is not error else None
         note(self, error, f"run.{verb}()")
+        if said is not None:
+            error.add_note(f"cadenza: {said}")

@@ -14,10 +14,19 @@ from torch import nn
 from torch.optim import Optimizer
 
 from cadenza import loop
+from cadenza.arguments import (
+    check_criterion,
+    check_experiment,
+    check_model,
+    choose_device,
+    optimizers_of,
+    schedulers_of,
+    seed_of,
+)
 from cadenza.callback import Callback, FunctionCallback
 from cadenza.clock import Clock, Duration
 from cadenza.data import check_loader
-from cadenza.distributed import Strategy, World, choose
+from cadenza.distributed import Strategy, choose
 from cadenza.distributed.companions import companions
 from cadenza.execution.options import Execution
 from cadenza.explain import Score, explain
@@ -44,7 +53,6 @@ if TYPE_CHECKING:
     from cadenza.decisions import Best
 
 log = logging.getLogger("cadenza")
-ALONE = World()
 
 
 class Trainer:
@@ -72,21 +80,23 @@ class Trainer:
         experiment: Any = None,
         seed: int | None = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+        check_model(model)
+        check_criterion(criterion)
+        check_experiment(experiment)
+        optimizers = optimizers_of(optimizer)
         options = Execution.of(execution)
         chosen = choose(strategy)
         world = chosen.world()
         self._training = Training(
             module=model,
-            optimizers=_listed(optimizer, Optimizer, "optimizer", "torch.optim.Optimizer"),
+            optimizers=optimizers,
             criterion=criterion,
-            schedulers=_listed(scheduler, object, "scheduler", "a scheduler with step()"),
+            schedulers=schedulers_of(scheduler, optimizers),
             device=choose_device(device, world),
             strategy=chosen,
             world=world,
             experiment=experiment,
-            seed=_seed_of(seed, experiment),
+            seed=seed_of(seed, experiment),
             execution=options,
         )
         if options.mode == "captured" and self._training.device.type != "cuda":
@@ -275,42 +285,12 @@ class Trainer:
         return self._training.store
 
 
-def choose_device(device: str | torch.device, world: World = ALONE) -> torch.device:
-    """``"auto"`` is the accelerator that is there, of several on a machine one for each process, else the CPU."""
-    if device != "auto":
-        return world.device(str(device)) if str(device) == "cuda" else torch.device(device)
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return (
-        world.device("cpu" if accelerator is None else accelerator.type)
-        if not world.alone or accelerator is None
-        else accelerator
-    )
-
-
-def _seed_of(seed: int | None, experiment: Any) -> int | None:
-    """The seed that the trainer or its experiment says; if both do, it must be the same."""
-    said = getattr(experiment, "seed", None)
-    if None not in (seed, said) and seed != said:
-        raise ValueError(f"seed={seed} and the experiment's seed={said} differ; leave one of them out")
-    return said if seed is None else seed
-
-
 def _with_first(experiment: Any, callbacks: Any) -> Any:
     """The callbacks with the experiment in front of them, if it is one itself and not among them."""
     known = isinstance(callbacks, list | tuple) and any(callback is experiment for callback in callbacks)
     if not isinstance(experiment, Callback) or known or not isinstance(callbacks, list | tuple):
         return callbacks
     return [experiment, *callbacks]
-
-
-def _listed(value: Any, kind: type, name: str, wanted: str) -> list[Any]:
-    if value is None:
-        return []
-    values = list(value) if isinstance(value, list | tuple) else [value]
-    for one in values:
-        if not isinstance(one, kind) or not hasattr(one, "step"):
-            raise TypeError(f"{name} must be {wanted} or a list of them, not {type(one).__name__}")
-    return values
 
 
 def _checked(callbacks: Any, taken: dict[str, str]) -> list[Callback]:

@@ -133,14 +133,20 @@ def _tensors(batch: Any) -> Iterator[Tensor]:
         yield from _tensors(part)
 
 
-def describe(batch: Any) -> str:
-    """The form of a batch in a few words, for messages."""
+def describe(batch: Any, *, types: bool = False) -> str:
+    """The form of a batch in a few words, for messages; with ``types`` those of its numbers, too.
+
+    >>> import torch
+    >>> describe([torch.zeros(8, 4), {"mask": torch.ones(8).bool()}], types=True)
+    "list(float32[8, 4], {'mask': bool[8]})"
+    """
     if isinstance(batch, Tensor):
-        return f"tensor{list(batch.shape)}"
+        return f"{str(batch.dtype).removeprefix('torch.') if types else 'tensor'}{list(batch.shape)}"
     if isinstance(batch, Mapping):
-        return "{" + ", ".join(f"{key!r}: {describe(value)}" for key, value in list(batch.items())[:8]) + "}"
+        parts = [f"{key!r}: {describe(value, types=types)}" for key, value in list(batch.items())[:8]]
+        return f"{{{', '.join(parts)}}}"
     if isinstance(batch, list | tuple):
-        return f"{type(batch).__name__}({', '.join(describe(part) for part in list(batch)[:8])})"
+        return f"{type(batch).__name__}({', '.join(describe(part, types=types) for part in list(batch)[:8])})"
     return type(batch).__name__
 
 

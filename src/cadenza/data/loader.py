@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
 
 def length_of(loader: Any) -> int | None:
     """The number of batches in ``loader`` if it knows, else None."""
@@ -39,9 +42,26 @@ def check_loader(what: str, loader: Any, *, several: bool = True) -> None:
             if not isinstance(name, str) or not name:
                 raise TypeError(f"{what}: the name of a loader is a text, not {name!r}")
             check_loader(f"{what} {name!r}", one, several=False)
-    elif not hasattr(loader, "__iter__"):
-        raise TypeError(
-            f"{what} must be iterable, such as a DataLoader or a list of batches, not {type(loader).__name__}"
-        )
-    elif length_of(loader) == 0:
+        return
+    check_kind(what, loader, several=several)
+    if length_of(loader) == 0:
         raise ValueError(f"{what} is empty: it has no batch")
+
+
+def check_kind(what: str, loader: Any, *, several: bool = False) -> None:
+    """Refuses what gives no batches. A tensor could be gone over, but row by row, which nobody means.
+
+    >>> check_kind("loader", Tensor([[1.0, 2.0]]))
+    Traceback (most recent call last):
+    TypeError: loader must be a DataLoader or a list of batches, not Tensor; one batch alone is given as [batch]
+    """
+    kind = type(loader).__name__
+    if not hasattr(loader, "__iter__"):
+        hint = "; wrap it in a torch.utils.data.DataLoader" if isinstance(loader, Dataset) else ""
+        raise TypeError(f"{what} must be iterable, such as a DataLoader or a list of batches, not {kind}{hint}")
+    if isinstance(loader, Tensor | str | bytes):
+        hint = "; one batch alone is given as [batch]" if isinstance(loader, Tensor) else ""
+        raise TypeError(f"{what} must be a DataLoader or a list of batches, not {kind}{hint}")
+    if isinstance(loader, list | tuple) and any(isinstance(one, DataLoader) for one in loader):
+        hint = 'name them in a dict, {"a": first, "b": second}' if several else "give one of them"
+        raise TypeError(f"{what} is a {kind} of loaders, not of batches; {hint}")

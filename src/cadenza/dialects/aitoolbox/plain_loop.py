@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.optim import Optimizer
 
+from cadenza.arguments import choose_device
 from cadenza.callback import Callback
 from cadenza.callbacks import Accumulate, Precision
 from cadenza.data import length_of
@@ -20,7 +21,7 @@ from cadenza.dialects.aitoolbox.loop_object import LoopObject
 from cadenza.dialects.aitoolbox.models import ModelWrap
 from cadenza.dialects.aitoolbox.multi import MultiOptimizer
 from cadenza.registration import stands_for
-from cadenza.trainer import Trainer, choose_device
+from cadenza.trainer import Trainer
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from cadenza import loop
+from cadenza.arguments import choose_device
 from cadenza.callback import Callback, Order, Watch
 from cadenza.callbacks import (
     EMA,
@@ -43,7 +44,6 @@ from cadenza.dialects.supergradients.sources import Source
 from cadenza.dialects.supergradients.watching import watched_name
 from cadenza.distributed.world import World
 from cadenza.trainer import Trainer as CadenzaTrainer
-from cadenza.trainer import choose_device
 
 if TYPE_CHECKING:
     from cadenza.run import Run

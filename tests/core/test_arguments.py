@@ -1,0 +1,140 @@
+"""What the front door refuses before anything is made: classes for instances, objects that could not act, tensors for
+loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import ChainedScheduler, StepLR
+from torch.utils.data import DataLoader
+
+from cadenza import Callback, Trainer
+from cadenza.experiment import Experiment
+from cadenza.testing import tiny_classifier, tiny_data, tiny_loader
+
+
+def made(**arguments: Any) -> Trainer:
+    model = tiny_classifier()
+    given = {"optimizer": SGD(model.parameters(), lr=0.1), "criterion": nn.CrossEntropyLoss(), "device": "cpu"}
+    return Trainer(model, **{**given, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"optimizer": Adam}, "optimizer is the class Adam; give an instance"),
+        ({"criterion": nn.MSELoss}, r"criterion is the class MSELoss; give an instance: MSELoss\(\)"),
+        ({"criterion": "mse"}, "criterion must be a function of output and targets, not str"),
+        ({"scheduler": StepLR}, "scheduler is the class StepLR; give an instance"),
+        ({"experiment": Experiment}, "experiment is the class Experiment; give an instance"),
+        ({"seed": "1"}, "seed must be a whole number or None, not '1'"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"device": None}, "device must be .* not None"),
+    ],
+    ids=str,
+)
+def test_arguments_of_another_kind(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        made(**arguments)
+
+
+def test_a_class_in_place_of_a_model() -> None:
+    with pytest.raises(TypeError, match=r"model is the class Linear; give an instance: Linear\(\.\.\.\)"):
+        Trainer(nn.Linear)  # type: ignore[arg-type]
+
+
+def test_a_device_that_torch_does_not_know() -> None:
+    with pytest.raises(RuntimeError, match="not 'gpu'; did you mean 'cuda'"):
+        made(device="gpu")
+
+
+def test_the_same_optimizer_twice_would_step_twice() -> None:
+    model = tiny_classifier()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="the same SGD stands twice"):
+        Trainer(model, [optimizer, optimizer], nn.CrossEntropyLoss(), device="cpu")
+
+
+def test_a_scheduler_of_another_optimizer_would_change_nothing() -> None:
+    model = tiny_classifier()
+    own, other = SGD(model.parameters(), lr=0.1), SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="StepLR was made for another optimizer"):
+        Trainer(model, own, nn.CrossEntropyLoss(), scheduler=StepLR(other, 1), device="cpu")
+    both = ChainedScheduler([StepLR(own, 1), StepLR(own, 2)])
+    Trainer(model, own, nn.CrossEntropyLoss(), scheduler=both, device="cpu").fit(tiny_loader(), epochs=1)
+
+
+class Wrapping(SGD):
+    """An optimizer around another one, whose groups it shares."""
+
+    def __init__(self, inner: SGD) -> None:
+        super().__init__([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+        self.param_groups = inner.param_groups
+
+
+def test_a_scheduler_of_an_optimizer_that_is_wrapped() -> None:
+    model = tiny_classifier()
+    inner = SGD(model.parameters(), lr=1.0)
+    scheduler = StepLR(inner, 1, 0.5)
+    Trainer(model, Wrapping(inner), nn.CrossEntropyLoss(), scheduler=scheduler, device="cpu")
+
+
+# Loaders --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tensor_would_be_gone_over_row_by_row() -> None:
+    trainer, rows = made(), torch.zeros(6, 4)
+    for act in (lambda: trainer.predict(rows), lambda: trainer.fit(rows, epochs=1), lambda: trainer.validate(rows)):
+        with pytest.raises(TypeError, match=r"not Tensor; one batch alone is given as \[batch\]"):
+            act()
+    assert trainer.predict([rows]).shape == (6, 3)
+
+
+@pytest.mark.parametrize("verb", ["predict", "evaluate"])
+def test_a_tensor_in_a_look_aside(verb: str) -> None:
+    trainer = made()
+    trainer.on("after_epoch")(lambda run: getattr(run, verb)(torch.zeros(6, 4)))
+    with pytest.raises(TypeError, match="not Tensor"):
+        trainer.fit(tiny_loader(), epochs=1)
+
+
+def test_a_text_and_a_list_of_loaders() -> None:
+    several = [tiny_loader(8), tiny_loader(8)]
+    with pytest.raises(TypeError, match="train_loader must be a DataLoader or a list of batches, not str"):
+        made().fit("digits", epochs=1)
+    with pytest.raises(TypeError, match="val_loader is a list of loaders, not of batches; name them in a dict"):
+        made().fit(tiny_loader(), several, epochs=1)
+    with pytest.raises(TypeError, match="train_loader is a list of loaders, not of batches; give one of them"):
+        made().fit(several, epochs=1)
+
+
+def test_a_data_set_in_place_of_a_loader() -> None:
+    with pytest.raises(TypeError, match=r"not TensorDataset; wrap it in a torch\.utils\.data\.DataLoader"):
+        made().fit(tiny_data(), epochs=1)
+    made().fit(DataLoader(tiny_data(), batch_size=4), epochs=1)
+
+
+def once() -> Iterator[Any]:
+    yield from tiny_loader()
+
+
+def test_a_generator_has_nothing_for_the_second_epoch() -> None:
+    with pytest.raises(ValueError, match="gave no batch: it is a generator, which can be gone over once"):
+        made().fit(once(), epochs=2)
+    made().fit(once(), epochs=1)
+
+
+class Look(Callback):
+    def after_epoch(self, run: Any) -> None:
+        self.seen = run.predict(iter(list(tiny_loader(8))))
+
+
+def test_an_iterator_is_enough_for_one_look() -> None:
+    look = Look()
+    made(callbacks=[look]).fit(tiny_loader(), epochs=1)
+    assert look.seen.shape == (8, 3)
