@@ -208,3 +208,9 @@ def test_the_walk_through_the_code_is_as_short_as_it_says() -> None:
     for file, said in rows:
         lines = len((ROOT / "src" / "cadenza" / file).read_text(encoding="utf-8").splitlines())
         assert abs(lines - int(said)) <= 50, f"{file} has {lines} lines; CONTRIBUTING.md says about {said}"
+
+
+def test_every_file_of_the_core_has_its_idea_written_down() -> None:
+    page = ROOT / "docs" / "decisions" / "0007-files-of-the-core.md"
+    files = {file.name for file in (ROOT / "src" / "cadenza").glob("*.py")} - {"__init__.py"}
+    assert not files - set(re.findall(r"`(\w+\.py)`", page.read_text(encoding="utf-8")))
