@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -10,7 +10,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from cadenza.callback import Callback
 from cadenza.distributed import World
+from cadenza.registration import CallbackError, adopt, check_callback, check_together
+from cadenza.training import Training
 
 ALONE = World()
 
@@ -57,6 +60,33 @@ def schedulers_of(scheduler: Any, optimizers: Sequence[Optimizer]) -> list[Any]:
                 "rate it would not change; make it from the optimizer that the trainer gets"
             )
     return found
+
+
+def callbacks_of(callbacks: Any, experiment: Any, taken: Mapping[str, str]) -> list[Callback]:
+    """The callbacks that take part, the experiment in front of them if it is one itself; ``taken`` is what somebody
+    else owns already, and who."""
+    if not isinstance(callbacks, list | tuple):
+        one = f"[{type(callbacks).__name__}(...)]" if isinstance(callbacks, Callback) else "[...]"
+        raise CallbackError(f"callbacks must be a list, not {type(callbacks).__name__}: callbacks={one}")
+    if isinstance(experiment, Callback) and not any(callback is experiment for callback in callbacks):
+        callbacks = [experiment, *callbacks]
+    adopted = adopt(callbacks)
+    for callback in adopted:
+        check_callback(callback)
+    check_together(adopted, taken)
+    return adopted
+
+
+def check_trainable(training: Training) -> None:
+    """Refuses a fit in which no weight of the model could change."""
+    if not training.optimizers:
+        raise ValueError("training needs an optimizer: Trainer(model, optimizer, ...)")
+    if not any(parameter.requires_grad for parameter in training.module.parameters()):
+        raise ValueError("the model has no parameter that could be trained")
+    own = {id(parameter) for parameter in training.module.parameters()}
+    groups = [group for optimizer in training.optimizers for group in optimizer.param_groups]
+    if not any(id(parameter) in own for group in groups for parameter in group["params"]):
+        raise ValueError("the optimizer holds no parameter of this model; make it from model.parameters()")
 
 
 def seed_of(seed: int | None, experiment: Any) -> int | None:

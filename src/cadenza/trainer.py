@@ -15,9 +15,11 @@ from torch.optim import Optimizer
 
 from cadenza import loop
 from cadenza.arguments import (
+    callbacks_of,
     check_criterion,
     check_experiment,
     check_model,
+    check_trainable,
     choose_device,
     optimizers_of,
     schedulers_of,
@@ -103,7 +105,7 @@ class Trainer:
             device = self._training.device.type
             raise ValueError(f'execution="captured" needs a CUDA device, not {device!r}; "auto" captures where it can')
         self._taken = {"lr": "the trainer's scheduler"} if self._training.schedulers else {}
-        self._callbacks = _checked(_with_first(experiment, callbacks), self._taken)
+        self._callbacks = callbacks_of(callbacks, experiment, self._taken)
         self._last_run: weakref.ref[Run] | None = None
         for one in companions():
             self.add(one)
@@ -221,14 +223,7 @@ class Trainer:
 
     def run(self, *, epochs: int | None = None, steps: int | None = None, resume: Any = None) -> Run:
         """A fit that you write yourself: ``with trainer.run(epochs=10) as run:`` and the verbs of ``run``."""
-        if not self._training.optimizers:
-            raise ValueError("training needs an optimizer: Trainer(model, optimizer, ...)")
-        if not any(parameter.requires_grad for parameter in self._training.module.parameters()):
-            raise ValueError("the model has no parameter that could be trained")
-        own = {id(parameter) for parameter in self._training.module.parameters()}
-        groups = [group for optimizer in self._training.optimizers for group in optimizer.param_groups]
-        if not any(id(parameter) in own for group in groups for parameter in group["params"]):
-            raise ValueError("the optimizer holds no parameter of this model; make it from model.parameters()")
+        check_trainable(self._training)
         run = self._run("fit", epochs=epochs, steps=steps)
         found = None if resume is None else self._find(resume)
         if found is not None:
@@ -283,22 +278,3 @@ class Trainer:
     def store(self) -> dict[str, Any]:
         """What callbacks put into ``run.store``."""
         return self._training.store
-
-
-def _with_first(experiment: Any, callbacks: Any) -> Any:
-    """The callbacks with the experiment in front of them, if it is one itself and not among them."""
-    known = isinstance(callbacks, list | tuple) and any(callback is experiment for callback in callbacks)
-    if not isinstance(experiment, Callback) or known or not isinstance(callbacks, list | tuple):
-        return callbacks
-    return [experiment, *callbacks]
-
-
-def _checked(callbacks: Any, taken: dict[str, str]) -> list[Callback]:
-    if not isinstance(callbacks, list | tuple):
-        one = f"[{type(callbacks).__name__}(...)]" if isinstance(callbacks, Callback) else "[...]"
-        raise CallbackError(f"callbacks must be a list, not {type(callbacks).__name__}: callbacks={one}")
-    adopted = adopt(callbacks)
-    for callback in adopted:
-        check_callback(callback)
-    check_together(adopted, taken)
-    return adopted
