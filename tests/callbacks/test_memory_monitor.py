@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
 
@@ -38,8 +39,17 @@ def without_psutil(monkeypatch):
     monkeypatch.setitem(sys.modules, "psutil", None)
 
 
+@pytest.fixture
+def nothing_is_let_go():
+    """What earlier tests left behind is cleared up before, and nothing meanwhile."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_what_is_held_shows(without_psutil):
+def test_what_is_held_shows(without_psutil, nothing_is_let_go):
     held = []
 
     def hold(run):

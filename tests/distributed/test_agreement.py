@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from cadenza import Callback, When, launch
 from cadenza.callbacks import Accumulate, Freeze, HangWatch, NaNGuard, TimeLimit
-from cadenza.distributed import DDP, main_only
+from cadenza.distributed import DDP, forks, main_only
 from cadenza.testing import tiny_classifier, tiny_data, tiny_loader
 
 from .crew import Mine, fitted, play, trainer_with
@@ -183,6 +184,16 @@ def every_sample_once():
     return seen, torch.equal(trainer.predict(loader), expected), trainer.clock.samples
 
 
+def forks_wait():
+    """Starts a loader's worker, and says how often a fork has waited for the threads of this process."""
+    waited, settle = [], forks.settle
+    forks.settle = lambda: (waited.append(1), settle())
+    try:
+        return fitted([], DataLoader(tiny_data(16), 4, num_workers=1, multiprocessing_context="fork"), epochs=1), waited
+    finally:
+        forks.settle = settle
+
+
 def frozen_later():
     return fitted([Freeze("0", until="1 epoch")])
 
@@ -287,6 +298,7 @@ SCENARIOS = {
     "half lonely": (lonely, (HalfLonely,)),
     "logs": (logs, ()),
     "every sample once": (every_sample_once, ()),
+    "forks": (forks_wait, ()),
     "frozen later": (frozen_later, ()),
     "hang": (hang, (None,)),
     "sent": (what_is_sent, ()),
@@ -400,6 +412,13 @@ def test_every_sample_once_and_predictions_in_the_order_of_the_data(answers):
     assert first
     assert second
     assert samples == 23
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="later ones hold the lock themselves while they fork")
+def test_a_fork_waits_for_the_threads_of_collectives(answers):
+    for found, waited in answers["forks"]:
+        assert found["error"] is None
+        assert waited
 
 
 def test_parameters_that_are_trained_only_later(answers):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
+from cadenza.distributed.forks import wait_before_forks
 from cadenza.distributed.lifeline import Lifeline
 from cadenza.distributed.lines import Line, open_lines
 from cadenza.distributed.talk import gathered
@@ -23,6 +24,7 @@ threads end when its owner destroys it, and one that outlives the interpreter en
 def meet(world: World, device: torch.device, timeout: float) -> Lifeline:
     """Joins the others if that has not been done, and returns the lifeline that this process has with them."""
     world.join(device, timeout)
+    wait_before_forks()
     group = dist.group.WORLD
     if _last and _last[0][0]() is group:
         return _last[0][1]
