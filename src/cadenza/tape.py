@@ -7,7 +7,7 @@ import pickle
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -31,6 +31,18 @@ def draws_on_the_host(loader: Any) -> bool:
     if isinstance(loader, DataLoader):
         return loader.num_workers == 0 and type(loader.dataset) is not TensorDataset
     return not isinstance(loader, list | tuple)
+
+
+class Place(NamedTuple):
+    """Where a batch stands in the training, counted from 0, and its number on the tape if it is kept there."""
+
+    epoch: int
+    batch_idx: int
+    step: int
+    taped: int | None
+
+    def __str__(self) -> str:
+        return f"step {self.step} (epoch {self.epoch}, batch {self.batch_idx})"
 
 
 class Tape:

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.nn.utils import get_total_norm
@@ -18,7 +18,7 @@ from cadenza.callbacks.clip import trained_parameters
 from cadenza.callbacks.faults import warn
 from cadenza.history import read
 from cadenza.moment import CannotKeep
-from cadenza.tape import Tape, folder_for
+from cadenza.tape import Place, Tape, folder_for
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -40,18 +40,6 @@ def largest(tensors: Iterable[Tensor]) -> Tensor:
 
 class NonFinite(ArithmeticError):
     """The loss or a gradient is NaN or infinite."""
-
-
-class Place(NamedTuple):
-    """Where a batch stands in the training, counted from 0, and its number on the tape if it is kept there."""
-
-    epoch: int
-    batch_idx: int
-    step: int
-    taped: int | None
-
-    def __str__(self) -> str:
-        return f"step {self.step} (epoch {self.epoch}, batch {self.batch_idx})"
 
 
 class NaNGuard(Callback):
