@@ -214,3 +214,11 @@ def test_every_file_of_the_core_has_its_idea_written_down() -> None:
     page = ROOT / "docs" / "decisions" / "0007-files-of-the-core.md"
     files = {file.name for file in (ROOT / "src" / "cadenza").glob("*.py")} - {"__init__.py"}
     assert not files - set(re.findall(r"`(\w+\.py)`", page.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "decisions").glob("*.md")), ids=name_of)
+def test_a_decision_has_its_number_in_its_heading_and_in_the_index(page: Path) -> None:
+    number = int(page.name[:4])
+    assert page.read_text(encoding="utf-8").startswith(f"# {number}. ")
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert re.search(rf"^{number}\. \[.+\]\(decisions/{re.escape(page.name)}\)$", index, re.MULTILINE)
