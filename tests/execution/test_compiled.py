@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from cadenza import Callback, Execution, MainCallback, Run, Trainer, When
 from cadenza.callbacks import (
@@ -161,6 +162,25 @@ def test_a_compiled_training_equals_the_eager_one(compiled: dict[str, Any]) -> N
 @pytest.mark.parametrize("optimizer", ["adam", "sgd with momentum"])
 def test_a_larger_compiled_training_equals_the_eager_one(optimizer: str) -> None:
     close(*[played(made(mode, *everything(), optimizer=optimizer)) for mode in ("compiled", "eager")])
+
+
+class Attends(nn.Module):
+    """The compiler lays out the random numbers of its last dropout in another way than the step itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = nn.MultiheadAttention(6, 2, dropout=0.1, batch_first=True)
+        self.dropout, self.last = nn.Dropout(0.3), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pairs = torch.stack([x, x.flip(1)], 1)
+        return self.last(self.dropout(self.attention(pairs, pairs, pairs, need_weights=False)[0])[:, 0])
+
+
+@pytest.mark.long
+def test_a_compiled_attention_draws_the_same_numbers() -> None:
+    close(*(played(made(mode, optimizer="sgd", module=Attends())) for mode in ("compiled", "eager")))
 
 
 def test_losses_that_a_callback_keeps_are_its_own(compiled: dict[str, Any]) -> None:
@@ -438,6 +458,16 @@ class Appends(nn.Sequential):
         return super().forward(x) * len(self.seen["sizes"])
 
 
+class Recomputes(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+class DrawsByValues(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.nn.functional.rrelu(x, training=True))
+
+
 class Measures(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         self.shape = x.shape[1:]
@@ -452,6 +482,8 @@ class Measures(nn.Sequential):
         (Draws, "draws from random"),
         (Remembers, "attribute 'last'"),
         (Replaces, "replaces its 'count'"),
+        (Recomputes, "sets a random number generator back"),
+        (DrawsByValues, "draws random numbers by aten.rrelu_with_noise"),
     ],
 )
 @pytest.mark.usefixtures("traced")

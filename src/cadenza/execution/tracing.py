@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cadenza.execution.draws import take_out, with_draws
 from cadenza.execution.forms import Form
 from cadenza.execution.kept import Kept, parameters_of, write_back
 from cadenza.execution.leaves import tensors_of, with_tensors
 from cadenza.execution.recording import CannotRecord, Outcome, Recording, Uncompiled, first_line
 from cadenza.fields import GONE, UNWEIGHTED, Later
-from cadenza.rng import rng_state, set_rng_state
+from cadenza.rng import rng_kept, rng_state, set_rng_state
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
@@ -96,12 +97,28 @@ class TraceRecorder:
         kept.values.clear()  # nothing is put back from here on
         outcome = Outcome.of(run, result, kept.steps, kept.parameters)
         try:
-            compiled = compile_graph(graph, [tensor.detach() for tensor in touched])
-            try_out(compiled, touched, run.device)
+            compiled = self._compiled(graph, touched, kept)
+        except CannotRecord as error:
+            raise Uncompiled(str(error), result) from error
         except Exception as error:  # the step itself was done, and well
             raise Uncompiled(first_line(error), result) from error
         run.loss_weight = UNWEIGHTED
         return Compiled(run, compiled, touched, kept, outcome, outputs), result
+
+    def _compiled(self, graph: Any, touched: list[Tensor], kept: Kept) -> Callable[..., Any]:
+        """The traced step as a function of the tensors that it takes, tried out; nothing is changed by that."""
+        inputs, device = [tensor.detach() for tensor in touched], kept.run.device
+        with rng_kept(device):
+            draws = take_out(graph)
+            compiled = with_draws(compile_graph(graph, [*inputs, *(draw() for draw in draws)]), draws)
+        after = rng_state(device, host=False)
+        with rng_kept(device):
+            set_rng_state(kept.rng, device)
+            try_out(compiled, inputs)
+            now = rng_state(device, host=False)
+            if not all(torch.equal(after[name], now[name]) for name in after):
+                raise CannotRecord("the step sets a random number generator back, as torch.utils.checkpoint does")
+        return compiled
 
     def _touched(self, run: Run, opened: Callable[[Run], bool], kept: Kept) -> list[Tensor]:
         """The tensors from outside that a step takes, found by doing it once and undoing it."""
@@ -254,16 +271,14 @@ def _filled(structure: Any, tensors: list[Any]) -> Any:
     return with_tensors(structure, lambda _: next(given))
 
 
-def try_out(compiled: Callable[..., Any], touched: list[Tensor], device: torch.device) -> None:
+def try_out(compiled: Callable[..., Any], inputs: list[Tensor]) -> None:
     """Runs ``compiled`` once and undoes what it did: there is code that is compiled and fails when it runs."""
-    values = [(tensor, tensor.detach().clone()) for tensor in touched]
-    rng = rng_state(device)
+    values = [(tensor, tensor.clone()) for tensor in inputs]
     try:
         with torch.no_grad():
-            compiled(*[tensor.detach() for tensor in touched])
+            compiled(*inputs)
     finally:
         write_back(values)
-        set_rng_state(rng, device)
 
 
 def compile_graph(graph: Any, inputs: list[Tensor]) -> Callable[..., Any]:
