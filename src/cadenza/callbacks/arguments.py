@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -47,6 +47,18 @@ def text(name: str, value: object, what: str) -> None:
     """A text with something in it."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} is {what}, not {value!r}")
+
+
+def one_of(name: str, value: object, choices: Sequence[str], *, or_none: bool = False) -> None:
+    """One of a few words.
+
+    >>> one_of("mode", "low", ("min", "max"))
+    Traceback (most recent call last):
+    ValueError: mode is "min" or "max", not 'low'
+    """
+    if value not in choices and not (or_none and value is None):
+        *first, last = (f'"{choice}"' for choice in choices)
+        raise ValueError(f"{name} is {', '.join(first)} or {last}, not {value!r}")
 
 
 def function(name: str, value: object, what: str = "a function of the run") -> None:

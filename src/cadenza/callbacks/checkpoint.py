@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.arguments import flags, path, text, texts, whole
+from cadenza.callbacks.arguments import flags, one_of, path, text, texts, whole
 from cadenza.callbacks.faults import warn
 from cadenza.clock import Cadence, Duration
 from cadenza.preemption import Preempted, Warnings
@@ -78,10 +78,8 @@ class Checkpoint(Callback):
         path("to", to, "a folder, an address such as s3://bucket/name, or None")
         if monitor is not None:
             text("monitor", monitor, 'the name of a metric, such as "val/loss", or None')
-        if mode not in (None, "min", "max"):
-            raise ValueError(f'mode is "min" or "max", not {mode!r}')
-        if on_failure not in ("warn", "raise"):
-            raise ValueError(f'on_failure is "warn" or "raise", not {on_failure!r}')
+        one_of("mode", mode, ("min", "max"), or_none=True)
+        one_of("on_failure", on_failure, ("warn", "raise"))
         self.keep_last, self.keep_best, self.monitor, self.mode = keep_last, keep_best, monitor, mode
         self.to, self.background, self.final, self.on_failure = to, background, final, on_failure
         self.replace = replace

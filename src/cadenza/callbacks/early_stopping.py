@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.arguments import flags, is_number, whole
+from cadenza.callbacks.arguments import flags, is_number, one_of, whole
 from cadenza.history import Row, unknown_metric
 from cadenza.points import STAGES
 
@@ -28,8 +28,7 @@ class Patience:
     def __init__(self, patience: int | None, *, mode: str = "min", min_delta: float = 0.0) -> None:
         if patience is not None and (not isinstance(patience, int) or isinstance(patience, bool) or patience < 1):
             raise ValueError(f"patience is a whole number of at least 1, or None for no end to it, not {patience!r}")
-        if mode not in ("min", "max"):
-            raise ValueError(f'mode is "min" or "max", not {mode!r}')
+        one_of("mode", mode, ("min", "max"))
         if not is_number(min_delta) or min_delta < 0:
             raise ValueError(f"min_delta is a finite number of at least 0, not {min_delta!r}")
         self.patience, self.mode, self.min_delta = patience, mode, float(min_delta)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import flags, is_number, whole
+from cadenza.callbacks.arguments import flags, is_number, one_of, whole
 from cadenza.callbacks.weights import (
     averaged_names,
     copied,
@@ -179,5 +179,4 @@ def _check_arguments(decay: float, warmup: str, steps: int | None, beta: float, 
         whole("steps", steps, 1)
     if not is_number(beta) or not beta > 0:
         raise ValueError(f"beta must be above 0 and finite, not {beta!r}")
-    if buffers not in ("copy", "average"):
-        raise ValueError(f'buffers is "copy" or "average", not {buffers!r}')
+    one_of("buffers", buffers, ("copy", "average"))

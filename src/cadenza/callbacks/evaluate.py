@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cadenza.callback import Callback, without
 from cadenza.callbacks.arguments import loader as loader_or_none
+from cadenza.callbacks.arguments import one_of
 from cadenza.callbacks.pass_measure import PassMeasure, Prepare, Value
 from cadenza.callbacks.results import ClassificationResults, named_results
 from cadenza.clock import Duration
@@ -72,8 +73,7 @@ class Evaluate(PassMeasure, Callback):
         self.every = Duration.interval(every, "every")
         if self.every.unit != "epochs":
             raise ValueError(f'every counts epochs, such as "2 epochs", not {self.every.unit}')
-        if move not in ("end", "batch"):
-            raise ValueError(f'move is "end" or "batch", not {move!r}')
+        one_of("move", move, ("end", "batch"))
         loader_or_none("loader", loader)
         if not isinstance(name, str) or not name:
             raise ValueError(f"name is what the results of a loader are called by, not {name!r}")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import flags, is_number
+from cadenza.callbacks.arguments import flags, is_number, one_of
 from cadenza.callbacks.export import Call, ExportResult, call_of, check_export, missing_packages
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.folders import checked_path, place_for
@@ -65,8 +65,7 @@ class ExportCheck(Callback, Faults):
         path: str | os.PathLike[str] | None = None,
         on_error: str = "raise",
     ) -> None:
-        if when not in ("before", "after", "both"):
-            raise ValueError(f'{self.name}: when is "before", "after" or "both", not {when!r}')
+        one_of(f"{self.name}: when", when, ("before", "after", "both"))
         if not (is_number(rtol) and is_number(atol) and rtol >= 0 and atol >= 0):
             raise ValueError(f"{self.name}: rtol and atol are finite numbers of at least 0, not {rtol!r} and {atol!r}")
         if inputs is not None and not callable(inputs):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order, infer_mode, without
-from cadenza.callbacks.arguments import flags, some_of
+from cadenza.callbacks.arguments import flags, one_of, some_of
 from cadenza.history import as_scalar, read, unknown_metric
 from cadenza.points import STAGES
 
@@ -79,8 +79,7 @@ class ExtremeBatches(Callback):
     ) -> None:
         if not isinstance(keep, str) or keep not in _KEEP:
             raise ValueError(f'keep is "worst", "best" or "both", not {keep!r}')
-        if mode not in (None, "min", "max"):
-            raise ValueError(f'mode is "min" or "max", not {mode!r}')
+        one_of("mode", mode, ("min", "max"), or_none=True)
         if not isinstance(read_every, int) or isinstance(read_every, bool) or read_every < 1:
             raise ValueError(f"read_every is a whole number of at least 1, not {read_every!r}")
         flags(outputs=outputs)

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from cadenza.callbacks.arguments import one_of
+
 if TYPE_CHECKING:
     from cadenza.run import Run
 
@@ -39,8 +41,7 @@ class Faults:
     _off: weakref.ref[Run] | None = None
 
     def _check_on_error(self, on_error: str) -> None:
-        if on_error not in ("raise", "warn"):
-            raise ValueError(f'{self.name}: on_error is "raise" or "warn", not {on_error!r}')
+        one_of(f"{self.name}: on_error", on_error, ("raise", "warn"))
         self.on_error = on_error
 
     def _is_off(self, run: Run) -> bool:

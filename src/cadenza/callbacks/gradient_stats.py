@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order, without
+from cadenza.callbacks.arguments import one_of
 from cadenza.clock import Duration
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ class GradientStats(Callback):
 
     def __init__(self, every: str | Duration = "50 steps", *, groups: Groups = 1, at: str = "before_step") -> None:
         self.every = in_steps(every)
-        if at not in ("before_step", "after_backward"):
-            raise ValueError(f'at is "before_step" or "after_backward", not {at!r}')
+        one_of("at", at, ("before_step", "after_backward"))
         self.groups, self.at = checked_groups(groups), at
         self._seen = False
         self._first_step = 0

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import path
+from cadenza.callbacks.arguments import one_of, path
 from cadenza.callbacks.arguments import stream as stream_or_none
 from cadenza.clock import Duration
 from cadenza.spans import place
@@ -75,8 +75,7 @@ class HangWatch(Callback):
         self.after = Duration.interval(after, "after")
         if self.after.unit != "seconds":
             raise ValueError(f'after is a time such as "10 minutes", not {self.after}')
-        if action not in ("report", "raise", "kill"):
-            raise ValueError(f'action is "report", "raise" or "kill", not {action!r}')
+        one_of("action", action, ("report", "raise", "kill"))
         stream_or_none("stream", stream)
         path("file", file)
         if stream is not None and file is not None:

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.arguments import texts
+from cadenza.callbacks.arguments import one_of, texts
 from cadenza.callbacks.faults import Faults, tolerant, warn
 from cadenza.callbacks.figures import (
     checked_format,
@@ -91,8 +91,7 @@ class HistoryPlot(Callback, Faults):
         on_error: str = "raise",
     ) -> None:
         self.format = checked_format(path, format, self.name)
-        if every not in ("epoch", "end"):
-            raise ValueError(f'{self.name}: every is "epoch" or "end", not {every!r}')
+        one_of(f"{self.name}: every", every, ("epoch", "end"))
         if mark is not None and (not isinstance(mark, str) or not mark):
             raise ValueError(f"{self.name}: mark is the name of a metric or None, not {mark!r}")
         self.path, self.every, self.mark = path, every, mark

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from cadenza.callback import Callback, Order, without
-from cadenza.callbacks.arguments import path, whole
+from cadenza.callbacks.arguments import one_of, path, whole
 from cadenza.callbacks.clip import trained_parameters
 from cadenza.callbacks.faults import warn
 from cadenza.history import read
@@ -90,10 +90,8 @@ class NaNGuard(Callback):
         max_in_row: int = 10,
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
-        if action not in ("stop", "skip", "raise"):
-            raise ValueError(f'action is "stop", "skip" or "raise", not {action!r}')
-        if watch not in ("loss", "gradients", "both"):
-            raise ValueError(f'watch is "loss", "gradients" or "both", not {watch!r}')
+        one_of("action", action, ("stop", "skip", "raise"))
+        one_of("watch", watch, ("loss", "gradients", "both"))
         counts = {"check_every": check_every, "batch_memory": batch_memory, "max_in_row": max_in_row}
         if snapshot_every is not None:
             counts["snapshot_every"] = snapshot_every

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Order
-from cadenza.callbacks.arguments import some_of
+from cadenza.callbacks.arguments import one_of, some_of
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -43,8 +43,7 @@ class PassMeasure:
         self.stages = checked_stages(stages)
         if prepare is not None and not callable(prepare):
             raise TypeError(f"prepare is a function of the run that returns output and targets, not {prepare!r}")
-        if on_error not in ("raise", "warn"):
-            raise ValueError(f'on_error is "raise" or "warn", not {on_error!r}')
+        one_of("on_error", on_error, ("raise", "warn"))
         self.prepare, self.on_error = prepare, on_error
         self._open: dict[str, Tally] = {}
         self._loaded: dict[str, dict[str, Any]] = {}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import is_number
+from cadenza.callbacks.arguments import is_number, one_of
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -68,8 +68,7 @@ class AllPredictionsSame(Callback):
         value: float | None = None,
         tolerance: float = 0.0,
     ) -> None:
-        if action not in ("warn", "stop"):
-            raise ValueError(f'action is "warn" or "stop", not {action!r}')
+        one_of("action", action, ("warn", "stop"))
         if predictions not in (None, "class", "value") and not callable(predictions):
             raise ValueError(f'predictions is "class", "value", a function or None, not {predictions!r}')
         if value is not None and not is_number(value):

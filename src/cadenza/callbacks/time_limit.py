@@ -6,6 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Self
 
 from cadenza.callback import Callback, Order
+from cadenza.callbacks.arguments import one_of
 from cadenza.clock import Duration
 from cadenza.requests import PAUSED
 
@@ -45,8 +46,7 @@ class TimeLimit(Callback):
         self.limit, self.grace = _seconds("limit", limit), _seconds("grace", grace)
         if self.grace.amount and self.grace.amount >= self.limit.amount:
             raise ValueError(f"grace must be less than the limit of {self.limit}, not {self.grace}")
-        if of not in ("fit", "clock"):
-            raise ValueError(f'of is "fit" or "clock", not {of!r}')
+        one_of("of", of, ("fit", "clock"))
         self.of = of
         self._allowed = self.limit.amount - self.grace.amount
         self._began = 0.0

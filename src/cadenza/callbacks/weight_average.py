@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.arguments import flags, is_whole, text, whole
+from cadenza.callbacks.arguments import flags, is_whole, one_of, text, whole
 from cadenza.callbacks.arguments import loader as loader_or_none
 from cadenza.callbacks.faults import warn
 from cadenza.callbacks.precise_batchnorm import has_statistics, recompute_statistics, rereadable
@@ -213,9 +213,7 @@ def _check_arguments(
     if best is not None:
         whole("best", best, 1)
         text("monitor", monitor, 'the name of a metric, such as "val/loss"')
-    if mode not in (None, "min", "max"):
-        raise ValueError(f'mode is "min" or "max", not {mode!r}')
-    if batchnorm not in ("recompute", "average"):
-        raise ValueError(f'batchnorm is "recompute" or "average", not {batchnorm!r}')
+    one_of("mode", mode, ("min", "max"), or_none=True)
+    one_of("batchnorm", batchnorm, ("recompute", "average"))
     if batches is not None and not is_whole(batches, 1):
         raise ValueError(f"batches must be None or a whole number of at least 1, not {batches!r}")

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import text
+from cadenza.callbacks.arguments import one_of, text
 from cadenza.experiment.media import Medium
 from cadenza.experiment.status import now, state_of
 from cadenza.experiment.trackers.delivery import Delivery
@@ -60,8 +60,7 @@ class Tracker(Callback):
     passive = True
 
     def __init__(self, *, project: str | None = None, run_name: str | None = None, rows: str = "all") -> None:
-        if rows not in ("all", "epoch", "iter"):
-            raise ValueError(f'{self.name}: rows is "all", "epoch" or "iter", not {rows!r}')
+        one_of(f"{self.name}: rows", rows, ("all", "epoch", "iter"))
         for what, given in (("project", project), ("run_name", run_name)):
             if given is not None:
                 text(f"{self.name}: {what}", given, "a text that is not empty, or None")
