@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
 from cadenza.callbacks.arguments import flags, is_number, one_of, whole
-from cadenza.history import Row, unknown_metric
-from cadenza.points import STAGES
+from cadenza.callbacks.monitored import newest_row, refuse_unknown
+from cadenza.history import Row
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -146,13 +146,13 @@ class EarlyStopping(Callback):
         cut_short = run.stop_reason is not None and run.clock.epochs == run.epoch
         if cut_short:
             return  # means over a part of an epoch are not to be compared with those over whole ones
-        self._refuse_unknown(run)
+        refuse_unknown(run, self._name, f"{self.name} monitors it")
         self._check_new(run)
 
     # What is checked ------------------------------------------------------------------------------------------------
 
     def _check_new(self, run: Run) -> None:
-        row = self._newest_row(run)
+        row = newest_row(run, self._name) if self._name in run.metrics else None
         if row is None or row is self._checked:
             return
         self._checked = row
@@ -163,29 +163,6 @@ class EarlyStopping(Callback):
     @property
     def _name(self) -> str:
         return str(self.monitor)
-
-    def _newest_row(self, run: Run) -> Row | None:
-        """The last row of this epoch that holds the metric: a value of an earlier epoch is no new one."""
-        if self._name not in run.metrics:
-            return None
-        for row in reversed(run.history.rows):
-            if row.at.get("epoch") != run.epoch:
-                return None
-            if self._name in row:
-                return row
-        return None
-
-    def _refuse_unknown(self, run: Run) -> None:
-        """Raises if the metric does not exist although its stage was played."""
-        if self._name in run.metrics:
-            return
-        stage = self._name.split("/")[0]
-        if stage in STAGES:
-            was_played = any(name.startswith(f"{stage}/") for name in run.metrics)
-        else:  # whoever logs it may do so when validation has been played
-            was_played = run.val_loader is None or any(name.startswith("val/") for name in run.metrics)
-        if was_played:
-            raise KeyError(f"{self.name} monitors it, but there is {unknown_metric(self._name, run.metrics)}")
 
     def check(self, value: float, at: str = "") -> str | None:
         """Counts one check of ``value``; the reason to stop, if there is one."""

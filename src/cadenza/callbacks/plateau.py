@@ -8,8 +8,7 @@ from cadenza.callback import infer_mode
 from cadenza.callbacks.arguments import is_number, whole
 from cadenza.callbacks.curves import COUNT, Curve
 from cadenza.callbacks.early_stopping import Patience
-from cadenza.history import unknown_metric
-from cadenza.points import STAGES
+from cadenza.callbacks.monitored import newest_row, refuse_unknown
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -94,16 +93,7 @@ def measured(run: Run, monitor: str, who: str) -> float | None:
     """
     if run.stop_reason is not None and run.clock.epochs == run.epoch:
         return None
-    if monitor not in run.metrics:
-        stage = monitor.split("/")[0]
-        waits_for = stage if stage in STAGES else "val"
-        was_played = any(name.startswith(f"{waits_for}/") for name in run.metrics)
-        if was_played or (stage not in STAGES and run.val_loader is None):
-            raise KeyError(f"{who} follows it, but there is {unknown_metric(monitor, run.metrics)}")
+    refuse_unknown(run, monitor, f"{who} follows it")
+    if monitor not in run.metrics or newest_row(run, monitor) is None:
         return None
-    for row in reversed(run.history.rows):
-        if row.at.get("epoch") != run.epoch:
-            return None
-        if monitor in row:
-            return run.metrics[monitor]  # waits for the device: once an epoch, and the user asked for it
-    return None
+    return run.metrics[monitor]  # waits for the device: once an epoch, and the user asked for it

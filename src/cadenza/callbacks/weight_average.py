@@ -13,6 +13,7 @@ from cadenza.callback import Callback, Order, infer_mode
 from cadenza.callbacks.arguments import flags, is_whole, one_of, text, whole
 from cadenza.callbacks.arguments import loader as loader_or_none
 from cadenza.callbacks.faults import warn
+from cadenza.callbacks.monitored import newest_row, refuse_unknown
 from cadenza.callbacks.precise_batchnorm import has_statistics, recompute_statistics, rereadable
 from cadenza.callbacks.weights import (
     averaged_names,
@@ -24,8 +25,6 @@ from cadenza.callbacks.weights import (
     weights_of,
 )
 from cadenza.clock import Duration
-from cadenza.history import unknown_metric
-from cadenza.points import STAGES
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -144,8 +143,13 @@ class WeightAverage(Callback):
 
     def _compete(self, run: Run) -> None:
         """Keeps the weights of this epoch if it is among the best so far. Reads the metric, which may wait."""
-        value = measured(run, str(self.monitor))
-        if value is None or math.isnan(value):
+        monitor = str(self.monitor)
+        row = newest_row(run, monitor)
+        if row is None:
+            refuse_unknown(run, monitor, f"{self.name} monitors it")
+            return
+        value = row[monitor]
+        if math.isnan(value):
             return
         members, sign = self._members, self._sign
         if len(members) < int(self.best or 0) or sign * value < sign * members[-1]["value"]:
@@ -180,20 +184,6 @@ class WeightAverage(Callback):
         self._count = state.get("count", 0)
         self._mean = copied(state.get("mean", {}))
         self._members = [{**member, "weights": copied(member["weights"])} for member in state.get("members", [])]
-
-
-def measured(run: Run, name: str) -> float | None:
-    """The value that a metric got in this epoch; None if it got none, an error if it should have."""
-    for row in reversed(run.history.rows):
-        if row.at.get("epoch") != run.epoch:
-            break
-        if name in row:
-            return row[name]
-    stage = name.split("/")[0]
-    needs = f"{stage}/" if stage in STAGES else "val/" if run.val_loader is not None else ""
-    if name not in run.metrics and any(other.startswith(needs) for other in run.metrics):
-        raise KeyError(f"WeightAverage monitors it, but there is {unknown_metric(name, run.metrics)}")
-    return None
 
 
 def _after(run: Run, start: Duration) -> bool:
