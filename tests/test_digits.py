@@ -19,7 +19,7 @@ def train(folder: Path, *options: str) -> str:
     """Runs the example in ``folder`` and returns what it printed."""
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-W", "error", str(ROOT / "examples" / "00_digits.py"), *options]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout

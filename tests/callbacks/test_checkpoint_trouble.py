@@ -178,7 +178,7 @@ def test_files_that_really_may_not_grow(tmp_path: Path) -> None:
     script = LIMITED.format(tests=str(root), folder=str(tmp_path))
     environment = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=280, check=False
     )
     assert "epochs 2" in done.stdout, done.stderr
     assert Shelf(tmp_path).read("last").meta["step"] == 2

@@ -12,6 +12,7 @@ from sklearn import metrics as sk
 
 from cadenza.testing import tiny_classifier, tiny_data
 
+pytestmark = pytest.mark.timeout(300)
 SOURCE = Path(__file__).parents[2] / "src"
 SIZES = [5, 3, 1, 7]
 PROGRAM = """
@@ -101,7 +102,7 @@ def answers(tmp_path_factory):
         for rank in range(2)
     ]
     try:
-        errors = [process.communicate(timeout=90)[1] for process in started]
+        errors = [process.communicate(timeout=280)[1] for process in started]
     finally:
         for process in started:
             process.kill()

@@ -37,6 +37,7 @@ PASSWORD = "swordfish-7"
 def _in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setitem(Notify.__init__.__kwdefaults__, "timeout", 60.0)  # a busy machine may take its time
 
 
 class OnAnyPort(Controller):

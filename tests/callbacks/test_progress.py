@@ -506,7 +506,7 @@ def test_a_script_in_a_terminal(terminal, tmp_path):
     errors = tmp_path / "stderr.txt"
     env = {**os.environ, "PYTHONPATH": str(SOURCE)}
     with errors.open("w") as file:
-        done = subprocess.run([sys.executable, "-c", SCRIPT], stdout=tty.stream, stderr=file, env=env, timeout=110)
+        done = subprocess.run([sys.executable, "-c", SCRIPT], stdout=tty.stream, stderr=file, env=env, timeout=280)
     left = lines_on_screen(tty.finish())
     assert done.returncode == 0, errors.read_text()
     assert errors.read_text() == "err 0\nerr 1\n"

@@ -297,6 +297,7 @@ def test_a_warning_is_one_line(here, capsys):
     assert main(["train", "digits", "fit.epochs=1"]) == 0
     with warnings.catch_warnings():
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ResourceWarning)  # of what was left open elsewhere
         warnings.showwarning = lambda *told: sys.stderr.write(warnings.formatwarning(*told[:4]))  # as outside of pytest
         assert main(["train", "digits", "fit.epochs=2", "--resume", "~callbacks.early_stopping"]) == 0
     told = capsys.readouterr().err

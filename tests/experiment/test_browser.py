@@ -59,7 +59,7 @@ def opened(browser: Any, page: Path, width: int = 1200, dark: bool = False) -> A
     for kind in ("browser", "performance"):
         browser.get_log(kind)
     browser.get(page.as_uri())
-    WebDriverWait(browser, 20).until(lambda b: b.execute_script("return window.report && report.charts.size > 0"))
+    WebDriverWait(browser, 60).until(lambda b: b.execute_script("return window.report && report.charts.size > 0"))
     return browser
 
 
@@ -102,7 +102,7 @@ def test_hover_shows_the_values_there(browser: Any, pages: dict[str, Path]) -> N
     opened(browser, pages["one"])
     over = chart(browser)
     ActionChains(browser).move_to_element(over).perform()
-    WebDriverWait(browser, 5).until(
+    WebDriverWait(browser, 60).until(
         lambda b: b.execute_script("return [...report.charts.values()][0].cursor.idx !== null")
     )
     legend = browser.execute_script(
@@ -121,11 +121,11 @@ def test_zoom_by_dragging_and_back_by_a_double_click(browser: Any, pages: dict[s
     ActionChains(browser).move_to_element_with_offset(over, -100, 0).click_and_hold().move_by_offset(
         150, 0
     ).release().perform()
-    WebDriverWait(browser, 5).until(lambda b: b.execute_script(scale) != before)
+    WebDriverWait(browser, 60).until(lambda b: b.execute_script(scale) != before)
     zoomed = browser.execute_script(scale)
     assert before[0] < zoomed[0] < zoomed[1] < before[1]
     ActionChains(browser).double_click(over).perform()
-    WebDriverWait(browser, 5).until(lambda b: b.execute_script(scale) == before)
+    WebDriverWait(browser, 60).until(lambda b: b.execute_script(scale) == before)
     assert browser.get_log("browser") == []
 
 

@@ -133,7 +133,8 @@ def test_callbacks_write_into_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_messages_name_the_experiment(tmp_path: Path) -> None:
     said = tmp_path / "said"
     write = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(' '.join(sys.argv[2:]))"
-    fitted(tmp_path, Notify(Command([sys.executable, "-c", write, str(said), "{title}", "{text}"])), epochs=1)
+    command = Command([sys.executable, "-c", write, str(said), "{title}", "{text}"])
+    fitted(tmp_path, Notify(command, timeout=60), epochs=1)
     assert said.read_text().startswith("tiny/first: the training ended")
     assert f"in {tmp_path}" in said.read_text()
 

@@ -22,6 +22,7 @@ from cadenza.testing import tiny_loader
 from .test_trackers import mlflow_run, wandb_rows
 from .trained import EveryIteration, fitted, trainer_of
 
+pytestmark = pytest.mark.timeout(300)
 CODE = """
 import sys, time
 sys.path.insert(0, sys.argv[2])
@@ -69,7 +70,7 @@ def test_kill_9_in_the_middle_leaves_a_readable_folder(tmp_path: Path) -> None:
 
 
 def wait_for_epochs(process: subprocess.Popen[bytes], root: Path, epochs: int) -> Path:
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         assert process.poll() is None, process.stderr and process.stderr.read().decode()
         for row in list_runs(root):

@@ -212,11 +212,18 @@ def records(folder: Path) -> Iterator[Any]:
 
 
 def wait_for_end(folder: Path) -> None:
-    """Its service writes the last records a moment after the run has ended."""
-    deadline = time.monotonic() + 30
-    while not any(record.WhichOneof("record_type") == "exit" for record in records(folder)):
+    """Its service writes the last records a moment after the run has ended; until then one may be there in part."""
+    deadline = time.monotonic() + 60
+    while not has_ended(folder):
         assert time.monotonic() < deadline, "the end of the run was never written"
         time.sleep(0.05)
+
+
+def has_ended(folder: Path) -> bool:
+    try:
+        return any(record.WhichOneof("record_type") == "exit" for record in records(folder))
+    except AssertionError:
+        return False
 
 
 def wandb_rows(folder: Path) -> list[dict[str, Any]]:
@@ -330,7 +337,7 @@ def test_a_tracker_that_fails_warns_once_keeps_everything_and_says_so(tmp_path: 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         experiment = fitted(tmp_path, EveryIteration(), tracker)
-    said = [str(warning.message) for warning in caught]
+    said = [str(one.message) for one in caught if not issubclass(one.category, ResourceWarning)]  # left open elsewhere
     assert len(said) == 2
     assert "Shaky failed, the training goes on" in said[0]
     assert "hunter2" not in said[0]
