@@ -50,6 +50,11 @@ class FieldError(AttributeError):
         here = self.at.name if self.at else "outside a run"
         stage = f" ({self.stage})" if self.stage else ""
         until = "a prediction has no loss; " if self.stage == "pred" and self.name == "loss" else ""
+        if here == "after_fetch" == life.first:
+            return (
+                f"run.{self.name} does not exist here: this fetch{stage} found the end of the loader, which plays its "
+                f'points, too. Play at before_iter, or ask hasattr(run, "{self.name}")'
+            )
         return (
             f"run.{self.name} exists from {life.first} to the end of the iteration, unless it was skipped; "
             f"{until}you are at {here}{stage}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from torch.nn import Module
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from cadenza.callback import Callback, Watch, as_around, infer_mode, overrides
@@ -27,6 +30,9 @@ Instrument: TypeAlias = Callable[[Point, Callback, Player], Player]
 _PER_STAGE_ITERATION = ("fetch", "iter", "forward", "loss")
 _running: dict[int, Run] = {}
 """The run in which a callback plays at this moment, by the identity of the callback."""
+
+_trained_with: dict[int, tuple[weakref.ref[Callback], weakref.ref[Module]]] = {}
+"""The model that a callback with a state was last trained with, by the identity of the callback."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +184,8 @@ class Plan:
             refuse_if_elsewhere(callback, run)
         for callback in self.callbacks:
             _running[id(callback)] = run
+            if run.mode == "fit" and callback._keeps_state():
+                warn_of_another_model(callback, run)
 
     def begin(self, run: Run) -> None:
         """Listens for optimizers that a user's own backward steps by itself."""
@@ -226,6 +234,20 @@ def refuse_if_elsewhere(callback: Callback, run: Run | None) -> None:
     """One instance plays in one run at a time."""
     if _running.get(id(callback), run) is not run:
         raise CallbackError(f"{callback.name} is playing in another run; give each run its own instance")
+
+
+def warn_of_another_model(callback: Callback, run: Run) -> None:
+    """What a callback keeps is about the model that it was trained with: the best value, an average of the weights."""
+    key = id(callback)
+    known = _trained_with.get(key)
+    if known is not None and known[1]() is not run.module and run._resume is None:
+        warnings.warn(
+            f"{callback.name} took part in the training of another model, and goes on with what it kept of that; give "
+            "each trainer its own instance",
+            stacklevel=5,
+        )
+    forget = weakref.ref(callback, lambda _: _trained_with.pop(key, None) and None)
+    _trained_with[key] = (forget, weakref.ref(run.module))
 
 
 def arrange(callbacks: Sequence[Callback], ranks: tuple[int, int] | None) -> tuple[tuple[Callback, ...], MainCallback]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Protocol
 
-from cadenza.callback import BEHAVIOUR_NAMES, Callback, FunctionCallback
+from cadenza.callback import BEHAVIOUR_NAMES, Callback, FunctionCallback, overrides
 from cadenza.main_callback import MainCallback
 from cadenza.misspelt import looks_like_a_point, nearest
 from cadenza.points import POINTS, REQUESTS, STAGES, Kind
@@ -67,8 +67,17 @@ def check_callback(callback: object) -> None:
             raise CallbackError(f"{callback.name}.plays() names {point!r}, which is no point{_did_you_mean(point)}")
         if point in BEHAVIOUR_NAMES and not isinstance(callback, MainCallback):
             raise CallbackError(f"{callback.name} plays {point}, a behaviour that only a MainCallback owns")
+        if not callable(player):
+            raise CallbackError(
+                f"{callback.name}.{point} is {player!r}, which cannot be called: def {point}(self, run)"
+            )
         if isinstance(callback, FunctionCallback):
-            check_signature(f"the function {callback.name}", point, player)
+            check_signature(f"the function {callback.name}", point, player, method=False)
+    if overrides(type(callback), "state_dict") and not overrides(type(callback), "load_state_dict"):
+        raise CallbackError(
+            f"{type(callback).__name__}.state_dict is saved and would never be taken back, since it has no "
+            "load_state_dict(self, state): write both or none"
+        )
     _check_declarations(callback)
 
 
@@ -110,7 +119,9 @@ def _did_you_mean(name: str) -> str:
     return f"; did you mean {near}?" if near else "; `cadenza points` lists them all."
 
 
-def check_signature(where: str, point: str, function: Callable[..., Any], *, bound: bool = False) -> None:
+def check_signature(
+    where: str, point: str, function: Callable[..., Any], *, bound: bool = False, method: bool = True
+) -> None:
     """A player takes the run and nothing else; only ``around`` may yield; nothing is asynchronous."""
     if not callable(function):
         raise CallbackError(f"{where} cannot be called; a point is played by a function of the run")
@@ -123,7 +134,8 @@ def check_signature(where: str, point: str, function: Callable[..., Any], *, bou
         signature = inspect.signature(function)
         signature.bind(*([None, None] if bound else [None]))
     except TypeError:
-        raise CallbackError(f"{where}{signature} must be callable with the run alone: def {point}(self, run)") from None
+        wanted = f"def {point}(self, run)" if method else "def function(run)"
+        raise CallbackError(f"{where}{signature} must be callable with the run alone: {wanted}") from None
     except ValueError:
         return  # a builtin without a signature
 

@@ -65,7 +65,7 @@ class Resume:
     def load(self, run: Run, callbacks: Sequence[Callback]) -> None:
         """Takes back everything but the place in the epoch."""
         state = self.state = run.training_state.strategy.taken(run, self.state)
-        run.module.load_state_dict(state["model"])
+        self._load_model(run)
         if isinstance(run.criterion, nn.Module):
             run.criterion.load_state_dict(state["criterion"])
         _load_each("optimizer", run.optimizers, state["optimizers"], load_optimizer)
@@ -85,6 +85,16 @@ class Resume:
         run.epoch = run.clock.epochs
         _load_callbacks(callbacks, state["callbacks"])
         self._keep_step(run, callbacks)
+
+    def _load_model(self, run: Run) -> None:
+        try:
+            run.module.load_state_dict(self.state["model"])
+        except RuntimeError as error:
+            error.add_note(
+                f"cadenza: the checkpoint {self.name} is of another model than this trainer's. To begin a new training "
+                "with those weights that fit, leave resume out and add the callback Load(path, strict=False)"
+            )
+            raise
 
     def _keep_step(self, run: Run, callbacks: Sequence[Callback]) -> None:
         """With another number of processes a step still sees as many samples; so it does in runs after that."""
@@ -202,6 +212,13 @@ def find(resume: Any, callbacks: Sequence[Callback], experiment: Any, apart: Any
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Loads ``state`` without torch's cast of what is kept in another precision than the weights."""
     optimizer.load_state_dict(state)
+    missing = sorted({name for group in optimizer.param_groups for name in optimizer.defaults if name not in group})
+    if missing:
+        raise ValueError(
+            f"the checkpoint holds the state of another kind of optimizer than {type(optimizer).__name__}: it has no "
+            f"{', '.join(missing)}. Resume with the optimizer that it was saved with; to begin a new training with its "
+            "weights, leave resume out and add the callback Load(path)"
+        )
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, saved in state["state"].items():
         loaded = optimizer.state[parameters[int(index)]]

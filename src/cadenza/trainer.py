@@ -142,7 +142,8 @@ class Trainer:
             raise CallbackError(nearest_point(point))
 
         def register(function: Callable[[Run], Any]) -> Callable[[Run], Any]:
-            check_signature(f"the function {getattr(function, '__qualname__', function)}", point, function)
+            name = getattr(function, "__qualname__", function)
+            check_signature(f"the function {name}", point, function, method=False)
             added = FunctionCallback(point, function)
             old = [known for known in self._callbacks if added.replaces(known)]
             for known in old:

@@ -108,3 +108,15 @@ def test_the_output_for_a_batch_of_one_is_no_loss() -> None:
     model = nn.Linear(4, 1)
     with pytest.raises(TypeError, match="there is no criterion, and the model returned no loss"):
         made(model=model).fit([(torch.ones(1, 4), torch.ones(1, 1))], epochs=1)
+
+
+def test_the_fetch_that_finds_the_end_has_no_batch() -> None:
+    trainer = made(criterion=nn.CrossEntropyLoss())
+    trainer.on("after_fetch")(lambda run: run.inputs)
+    with pytest.raises(
+        AttributeError, match=r"this fetch \(train\) found the end of the loader.*hasattr\(run, \"inputs"
+    ):
+        trainer.fit(tiny_loader(), epochs=1)
+    trainer.remove(trainer.callbacks[0])
+    trainer.on("before_iter")(lambda run: run.inputs)
+    trainer.fit(tiny_loader(), epochs=1)

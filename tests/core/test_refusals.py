@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import threading
 
 import pytest
+import torch
 
-from cadenza import Callback, Watch
+from cadenza import Callback, Trainer, Watch, plan
 from cadenza.registration import CallbackError
 from cadenza.testing import Recorder
 
@@ -252,3 +254,36 @@ def test_a_dataclass_is_a_callback_like_any_other():
     one, other = Counts(), Counts()
     make_trainer(one, other).fit(batches(2), epochs=1)
     assert (one.steps, other.steps) == (2, 2)
+
+
+def test_a_callback_that_goes_on_with_another_model_is_told():
+    class Counts(Callback):
+        def __init__(self):
+            self.steps = 0
+
+        def after_step(self, run):
+            self.steps += 1
+
+        def state_dict(self):
+            return {"steps": self.steps}
+
+        def load_state_dict(self, state):
+            self.steps = state["steps"]
+
+    counts, plain = Counts(), Recorder()
+    first = make_trainer(counts, plain)
+    first.fit(batches(1), epochs=1)
+    first.fit(batches(1), epochs=1)
+    second = make_trainer(counts, plain)
+    with pytest.warns(UserWarning, match="Counts took part in the training of another model") as told:
+        second.fit(batches(1), epochs=1)
+    assert [one.filename for one in told] == [__file__]
+    second.fit(batches(1), epochs=1)
+    again = Trainer(second.model, torch.optim.SGD(second.model.parameters(), lr=0.1), callbacks=[counts], device="cpu")
+    again.remove(counts)
+    again.add(counts)
+    del first, second
+    before = len(plan._trained_with)
+    del counts, again
+    gc.collect()
+    assert len(plan._trained_with) < before

@@ -82,6 +82,15 @@ def test_what_cannot_be_called_is_no_method() -> None:
     assert made(callback).callbacks == (callback,)
 
 
+@pytest.mark.parametrize("value", [3, None, "late", property(lambda self: 1)], ids=["3", "None", "text", "property"])
+def test_a_point_that_cannot_be_called(value: Any) -> None:
+    refused(callback_with(after_epoch=value), "Mine.after_epoch is ", "cannot be called", "def after_epoch(self, run)")
+
+
+def test_a_state_that_would_never_be_taken_back() -> None:
+    refused(callback_with(state_dict=lambda self: {"n": 1}), "Mine.state_dict", "load_state_dict(self, state)")
+
+
 def test_misspelt_methods_of_bases_and_mixins_are_seen() -> None:
     class Base(Callback):
         def after_epock(self, run: Any) -> None: ...
@@ -269,7 +278,7 @@ def test_owners_of_different_things() -> None:
 
 def test_two_states_under_one_name() -> None:
     def stateful(**more: Any) -> Any:
-        return callback_with(state_dict=lambda self: {"a": 1}, **more)
+        return callback_with(state_dict=lambda self: {"a": 1}, load_state_dict=lambda self, state: None, **more)
 
     with pytest.raises(CallbackError, match=r"under the name 'Mine'.*\.name"):
         made(stateful(), stateful())
@@ -280,7 +289,7 @@ def test_two_states_under_one_name_that_are_empty_yet() -> None:
     """An average that begins with the first epoch would overwrite the other in every checkpoint."""
 
     def empty(**more: Any) -> Any:
-        return callback_with(state_dict=lambda self: {}, **more)
+        return callback_with(state_dict=lambda self: {}, load_state_dict=lambda self, state: None, **more)
 
     with pytest.raises(CallbackError, match=r"under the name 'Mine'.*\.name"):
         made(empty(), empty())
