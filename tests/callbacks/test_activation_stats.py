@@ -177,7 +177,7 @@ def test_outputs_in_tuples_and_dicts_and_without_numbers():
         (lambda name, module: isinstance(module, nn.ReLU), ["body.1"]),
     ],
 )
-def test_which_modules(modules, expected):
+def test_modules_are_chosen_by_name_by_kind_and_by_a_function(modules, expected):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -244,5 +244,5 @@ def test_bad_arguments_are_refused(arguments, words):
 
 
 @pytest.mark.parametrize("callback", [ActivationStats.example(), ActivationStats("1 step")])
-def test_conformance(callback):
+def test_it_survives_what_can_happen_to_a_callback(callback):
     check_callback(callback)

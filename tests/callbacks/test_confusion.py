@@ -235,7 +235,7 @@ def test_the_figure_shows_counts_with_names_and_labels(tmp_path):
         ("all", ["30.0", "10.0", "0"], "% of all"),
     ],
 )
-def test_shares(normalise, first_row, unit):
+def test_shares_are_of_what_normalise_says_and_the_unit_tells(normalise, first_row, unit):
     figure = plot_confusion(MATRIX, normalise=normalise)
     assert cells(figure)[:3] == first_row
     assert unit in texts(figure)

@@ -371,7 +371,7 @@ def test_a_callback_above_the_budget_is_warned_of_once(time):
     assert len(w) == 1
 
 
-def test_the_table(time):
+def test_the_table_lists_who_took_how_long_at_which_point(time):
     ledger = ledger_of(4)
     spends = Spends(time, "Clip", before_step=20, after_epoch=2000)
     made(Slow(time), spends, Spends(time, "Small", after_iter=2), ledger).fit(Loader(time, 20), epochs=1)
@@ -392,7 +392,7 @@ def test_the_table(time):
     assert str(Costs()) == "no batch was measured, and nobody played outside of batches"
 
 
-def test_the_trace(time, tmp_path):
+def test_the_trace_holds_the_batches_and_the_players_in_order_of_time(time, tmp_path):
     ledger = ledger_of(2, path=tmp_path / "costs.json")
     made(Slow(time), Spends(time, "Clip", before_step=20, after_epoch=7), ledger).fit(Loader(time, 6), epochs=1)
     events = json.loads((tmp_path / "costs.json").read_text())["traceEvents"]
@@ -448,5 +448,5 @@ def test_bad_arguments_are_refused(arguments, error, words):
 
 
 @pytest.mark.parametrize("every", [1, 2, 100])
-def test_conformance(every):
+def test_it_survives_what_can_happen_to_a_callback(every):
     check_callback(lambda: ledger_of(every))

@@ -21,7 +21,7 @@ from cadenza.callbacks.curves import (
 from cadenza.callbacks.plateau import Plateau
 
 
-def test_counting_curves() -> None:
+def test_curves_over_counts_have_the_values_worked_out_by_hand() -> None:
     assert [Constant()(n) for n in range(3)] == [1, 1, 1]
     assert [Step(2, 0.5)(n) for n in range(5)] == [1, 1, 0.5, 0.5, 0.25]
     assert [MultiStep([3, 1], 0.5)(n) for n in range(5)] == [1, 0.5, 0.5, 0.25, 0.25]

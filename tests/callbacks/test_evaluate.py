@@ -265,7 +265,7 @@ def test_a_prepare_that_raises(loader):
         ({"on_error": None}, 'on_error is "raise" or "warn"'),
     ],
 )
-def test_refusals(more, said):
+def test_arguments_that_make_no_sense_are_refused(more, said):
     arguments = {"package": ClassificationResults(), **more}
     with pytest.raises((TypeError, ValueError), match=said):
         Evaluate(**arguments)

@@ -81,7 +81,7 @@ def test_every_value_is_that_of_a_loop_of_ones_own():
         (lambda name: "biases" if name.endswith("bias") else None, ["biases"]),
     ],
 )
-def test_groups(groups, expected):
+def test_parameters_are_grouped_by_parts_of_their_names_or_by_a_function(groups, expected):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -237,5 +237,5 @@ def test_bad_arguments_are_refused(arguments, words):
 
 
 @pytest.mark.parametrize("callback", [GradientStats.example(), GradientStats("1 step", at="after_backward")])
-def test_conformance(callback):
+def test_it_survives_what_can_happen_to_a_callback(callback):
     check_callback(callback)

@@ -244,5 +244,5 @@ def test_bad_arguments_are_refused(arguments, words):
         HangWatch(**arguments)
 
 
-def test_explain():
+def test_explain_says_when_it_reports_and_where():
     assert "after 600 seconds without movement reports to standard error" in make_trainer(HangWatch()).explain()

@@ -122,7 +122,7 @@ def test_groups_of_the_same_name_are_numbered():
     assert rates([torch.optim.SGD(groups)], momentum=False) == {"lr/0/0": 0.1, "lr/0/1": 0.2}
 
 
-def test_without_momentum():
+def test_no_momentum_is_logged_if_unwanted_or_if_there_is_none():
     names = made(LRMonitor(momentum=False), momentum=0.9).fit(tiny_loader(), epochs=1).names()
     assert names == ["lr", "train/loss"]
     adagrad = made(LRMonitor(), optimizer=lambda model: torch.optim.Adagrad(model.parameters(), lr=0.1))
@@ -160,7 +160,7 @@ def test_it_plays_outside_the_step():
     assert not {POINTS[name].span for name in LRMonitor().plays()} & (actions | {"fetch"})
 
 
-def test_refusals():
+def test_intervals_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="more than 0 steps"):
         LRMonitor("0 steps")
     with pytest.raises(ValueError, match="not a duration"):

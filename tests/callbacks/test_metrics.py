@@ -409,7 +409,7 @@ def test_a_prepare_that_raises_is_one_failure():
         (({"a": 3},), "function of output and targets or an object"),
     ],
 )
-def test_refusals(arguments, said):
+def test_arguments_that_make_no_sense_are_refused(arguments, said):
     with pytest.raises((TypeError, ValueError), match=said):
         Metrics(*arguments)
 

@@ -239,11 +239,11 @@ def test_a_model_that_cannot_be_summarized():
         ModelSummary(on_error="ignore")
 
 
-def test_text():
+def test_columns_are_aligned_and_a_closed_stream_is_no_error():
     lines = text_table(["a", "b"], [["left", "1"], ["x", "1,000"]]).splitlines()
     assert lines == ["a         b", "-----------", "left      1", "x     1,000"]
     tell("nobody", "gone", stream=io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
 
 
-def test_conformance():
+def test_it_survives_what_can_happen_to_a_callback():
     check_callback(lambda: ModelSummary(stream=io.StringIO()))

@@ -454,12 +454,12 @@ def test_asks_says_what_it_may_ask():
     assert NaNGuard("stop", watch="both").asks == frozenset()
 
 
-def test_explain():
+def test_explain_says_what_it_watches_and_what_it_then_does():
     said = make_trainer(NaNGuard(watch="both")).explain()
     assert "watches loss and gradients, read every 10 batches, then: stop; a copy on the host every 50 batches" in said
 
 
-def test_the_function():
+def test_largest_is_the_largest_magnitude_or_what_is_not_finite():
     assert float(largest([torch.tensor([1.0, -4.0]), torch.empty(0), torch.tensor([2.0])])) == 4.0
     assert float(largest([torch.tensor([1e30, 1e30])])) == pytest.approx(1e30)  # no overflow as in a sum of squares
     assert math.isnan(float(largest([torch.tensor([1.0, math.nan]), torch.tensor([math.inf])])))
@@ -483,5 +483,5 @@ def test_bad_arguments_are_refused(arguments, words):
 
 
 @pytest.mark.parametrize("guard", [NaNGuard.example(), NaNGuard("skip", watch="both")])
-def test_conformance(guard):
+def test_it_survives_what_can_happen_to_a_callback(guard):
     check_callback(guard)

@@ -156,7 +156,7 @@ def test_regression_is_that_of_scikit_learn(shape):
         close(RegressionResults().compute(predictions, targets.unsqueeze(1)), expected)
 
 
-def test_constant_targets():
+def test_r2_of_constant_targets_is_1_if_all_are_right_and_else_0():
     targets = torch.full((4,), 2.0)
     assert RegressionResults().compute(targets, targets)["r2"] == 1.0
     assert RegressionResults().compute(targets + 1, targets)["r2"] == 0.0

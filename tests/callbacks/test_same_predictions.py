@@ -173,7 +173,7 @@ def test_it_plays_in_validation_only_and_keeps_the_step_closed():
     assert seen == {"train": 0, "val": 1, "test": 0}
 
 
-def test_the_function():
+def test_all_same_compares_with_each_other_or_with_a_reference_within_a_tolerance():
     assert bool(all_same(torch.tensor([1.0, 1.0])))
     assert not bool(all_same(torch.tensor([1.0, 1.5])))
     assert bool(all_same(torch.tensor([1.0, 1.5]), tolerance=0.5))

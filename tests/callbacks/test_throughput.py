@@ -173,7 +173,7 @@ def test_it_plays_outside_the_step():
     assert not {POINTS[name].span for name in Throughput("1 step").plays()} & (actions | {"fetch"})
 
 
-def test_refusals():
+def test_intervals_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="every epoch is logged anyway"):
         Throughput(every="1 epoch")
     with pytest.raises(ValueError, match="more than 0 steps"):

@@ -250,7 +250,7 @@ def test_timing_does_not_change_a_bit():
         ({"every": "1 step", "stages": {"val"}}, "every is for stretches of training"),
     ],
 )
-def test_refusals(more, said):
+def test_arguments_that_make_no_sense_are_refused(more, said):
     with pytest.raises(ValueError, match=said):
         Timer(**more)
 

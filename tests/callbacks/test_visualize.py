@@ -204,7 +204,7 @@ def test_masks_by_default(output, mask):
     assert plainly(decoding.decode_masks(output)) == [{"mask": mask}]
 
 
-def test_true_masks():
+def test_true_masks_are_understood_as_classes_with_a_channel_or_as_scores():
     assert plainly(decoding.true_masks(torch.tensor([[[4, 2]]]))) == [{"mask": [[4, 2]]}]
     assert plainly(decoding.true_masks(torch.tensor([[[[4, 2]]]]))) == [{"mask": [[4, 2]]}]
     assert plainly(decoding.true_masks(torch.tensor([[[[0.0, 2.0]], [[1.0, 1.0]]]]))) == [{"mask": [[1, 0]]}]

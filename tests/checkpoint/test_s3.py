@@ -97,7 +97,7 @@ def test_a_bucket_that_is_not_there_is_not_made(bucket: str, tmp_path: Path) -> 
     assert value_of(Shelf(tmp_path).read("last").state) == 1.0
 
 
-def test_weights_alone(bucket: str) -> None:
+def test_weights_alone_go_to_a_bucket_and_come_back(bucket: str) -> None:
     model = torch.nn.Linear(3, 2)
     save_weights(f"s3://{bucket}/models/linear.safetensors", model)
     back = load_weights(f"s3://{bucket}/models/linear.safetensors")

@@ -22,7 +22,7 @@ from ..distributed.engines import needs
         ([], "Missing argument"),
     ],
 )
-def test_wrong_usage(words, said, capsys):
+def test_wrong_usage_of_launch_is_exit_code_2_and_says_what_is_wrong(words, said, capsys):
     assert main(["launch", *words]) == 2
     assert said in capsys.readouterr().err
 

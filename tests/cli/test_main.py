@@ -31,7 +31,7 @@ def test_points_prints_the_score(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == points_text() + "\n"
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"cadenza {cadenza.__version__}\n"
 

@@ -156,7 +156,7 @@ def test_a_stage_that_never_came_is_a_warning_at_the_end() -> None:
         made(Watch("val/loss")).fit(tiny_loader(), epochs=1)
 
 
-def test_nobody_watches() -> None:
+def test_without_a_watched_metric_there_is_no_best() -> None:
     trainer = made(Recorder(points=["after_best"]))
     trainer.fit(tiny_loader(), tiny_loader(8), epochs=1)
     assert trainer.best is None

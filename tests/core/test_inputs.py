@@ -261,7 +261,7 @@ def test_a_model_of_frozen_parameters() -> None:
     assert_usable(trainer)
 
 
-def test_no_optimizer() -> None:
+def test_without_an_optimizer_one_can_validate_and_not_train() -> None:
     trainer = Trainer(tiny_classifier(), criterion=nn.CrossEntropyLoss(), device="cpu")
     with pytest.raises(ValueError, match="needs an optimizer"):
         trainer.fit(tiny_loader(), epochs=1)

@@ -62,7 +62,7 @@ def test_a_run_without_an_end():
 
 
 @pytest.mark.parametrize("open_", [lambda run: run.epochs(), lambda run: next(run.validate(batches(1)))])
-def test_another_thread(open_):
+def test_verbs_are_refused_in_another_thread(open_):
     told = []
 
     def play(run):

@@ -150,7 +150,7 @@ SIGNATURES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", SIGNATURES)
-def test_wrong_signatures(form: str) -> None:
+def test_wrong_signatures_are_refused_with_the_right_one(form: str) -> None:
     text = refused(callback_with(after_epoch=SIGNATURES[form]), "Mine.after_epoch")
     assert {"asynchronous": "asynchronous", "yields": "around_"}.get(form, "def after_epoch(self, run)") in text
 
@@ -320,7 +320,7 @@ WRONG_DECLARATIONS = [
 
 
 @pytest.mark.parametrize(("what", "value"), WRONG_DECLARATIONS)
-def test_wrong_declarations(what: str, value: Any) -> None:
+def test_wrong_declarations_are_refused_with_what_they_must_be(what: str, value: Any) -> None:
     refused(callback_with(**{what: value}), f".{what} = {value!r}", "it must be")
 
 

@@ -496,7 +496,7 @@ def test_what_can_be_kept():
         to_host({"x": [1, numpy.zeros(2)]})
 
 
-def test_in_words():
+def test_what_is_not_finite_is_counted_in_words():
     assert not_finite({"a": torch.ones(3), "b": "text", "c": torch.arange(3)}) == ""
     value = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
     assert not_finite((value,)) == "1 of 4 values is nan and 2 are inf"

@@ -105,7 +105,7 @@ def test_from_when_on(start: str, first: int) -> None:
     ("stop", "end"),
     [("5 steps", 5), ("5 batches", 5), ("30 samples", 5), ("2 epochs", 8), ("0 steps", 0), ("1 hour", 12)],
 )
-def test_until_when(stop: str, end: int) -> None:
+def test_a_window_closes_at_stop(stop: str, end: int) -> None:
     assert played(stop=stop).iterations == list(range(end))
 
 

@@ -28,7 +28,7 @@ WORKED += [long(kind, 2) for kind in ("replacement", "keeping", "buckets", "batc
 
 
 @pytest.mark.parametrize(("kind", "workers"), WORKED)
-def test_with_workers(kind: str, workers: int) -> None:
+def test_with_workers_an_interrupted_pass_gives_what_an_uninterrupted_one_gives(kind: str, workers: int) -> None:
     whole = straight(lambda: build(kind, num_workers=workers))
     assert whole == by_hand(lambda: build(kind, num_workers=workers))
     assert interrupted(lambda: build(kind, num_workers=workers), [3]) == whole

@@ -132,7 +132,7 @@ ITERABLES = [
 
 @pytest.mark.parametrize("cuts", [[0], [1], [2, 3], [-1], [1, -1, 7]], ids=str)
 @pytest.mark.parametrize("make", ITERABLES)
-def test_iterables_resume(make: Any, cuts: list[int]) -> None:
+def test_a_pass_over_any_iterable_goes_on_where_it_was_cut(make: Any, cuts: list[int]) -> None:
     assert interrupted(make, cuts) == straight(make)
 
 
@@ -355,7 +355,7 @@ def test_a_pass_that_is_left_early() -> None:
 
 
 @pytest.mark.long
-def test_spawned_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_with_spawned_workers_goes_on_where_it_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))  # where they find this package
 
     def make() -> Any:

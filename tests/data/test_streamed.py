@@ -19,7 +19,9 @@ CUTS = [[0], [1], [4], [2, 3, 4], [5, 6, 7], [-1, -2], [2, -1, 7]]
     "size", [{"batch_size": 4}, {"batch_size": None}, {"batch_size": 5, "drop_last": True}], ids=str
 )
 @pytest.mark.parametrize("kind", ["stream", "keeper", "iterator"])
-def test_read_here(kind: str, size: dict[str, Any], cuts: list[int]) -> None:
+def test_a_stream_read_in_this_process_goes_on_where_it_was_cut(
+    kind: str, size: dict[str, Any], cuts: list[int]
+) -> None:
     whole = straight(lambda: build_stream(kind, **size))
     assert whole == by_hand(lambda: build_stream(kind, **size))
     assert interrupted(lambda: build_stream(kind, **size), cuts) == whole

@@ -156,7 +156,7 @@ def test_results_go_into_the_history(capsys: Any) -> None:
         new_loop().fit(num_epochs=1, callbacks=[ModelPerformancePrintReport(["nothing"])])
 
 
-def test_result_packages() -> None:
+def test_result_packages_compute_what_they_are_named_after() -> None:
     binary = BinaryClassificationResultPackage()
     binary.prepare_result_package(torch.tensor([0, 1, 1]), torch.tensor([0.1, 0.9, 0.4]))
     assert binary.get_results()["Recall"] == 0.5

@@ -61,7 +61,7 @@ def test_the_keywords_of_the_original_line_by_line() -> None:
         assert set(row.arguments) == set(keys), name
 
 
-def test_values() -> None:
+def test_hooks_are_told_the_values_that_fastai_tells_them() -> None:
     told: list[Any] = []
     trainer = trainer_with(recorder(told))
     trainer.fit(tiny_loader(16), tiny_loader(8), epochs=2)

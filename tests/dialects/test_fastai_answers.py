@@ -94,7 +94,7 @@ def test_stop_epoch_ends_the_loader_loop() -> None:
     assert names_of(told).count("on_epoch_end") == 3
 
 
-def test_skip_validate() -> None:
+def test_skip_validate_leaves_the_validation_out() -> None:
     told, trainer, _ = fit_with({"on_train_begin": {"skip_validate": True}})
     assert "val/loss" not in trainer.history
     assert [v["last_metrics"] for name, v in told if name == "on_epoch_end"] == [[None]] * 3

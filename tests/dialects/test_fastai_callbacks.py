@@ -138,7 +138,7 @@ def test_stop_after_n_batches() -> None:
     assert not learn.recorder.val_losses
 
 
-def test_phases() -> None:
+def test_phases_follow_each_other_with_their_own_rates_and_momenta() -> None:
     learn = learner(opt_func=sgd)
     phases = [
         TrainingPhase(3).schedule_hp("lr", (0.1, 0.4), annealing_linear),

@@ -74,7 +74,7 @@ def test_metrics_are_means_over_samples_and_are_recorded_and_logged(capsys: pyte
     assert learn.validate() == pytest.approx([learn.recorder.val_losses[-1], exact, 1 - exact])
 
 
-def test_the_recorder() -> None:
+def test_the_recorder_keeps_rates_losses_and_counts() -> None:
     learn = learner(opt_func=sgd)
     learn.fit(2, 0.05)
     recorder = learn.recorder
@@ -88,7 +88,7 @@ def test_the_recorder() -> None:
     assert learn.recorder.nb_batches == [3]
 
 
-def test_one_cycle() -> None:
+def test_one_cycle_rises_to_max_lr_and_falls_below_where_it_began() -> None:
     learn = learner(opt_func=sgd)
     learn.fit_one_cycle(10, max_lr=0.1, pct_start=0.3)
     lrs, moms = learn.recorder.lrs, learn.recorder.moms

@@ -28,7 +28,7 @@ from cadenza.dialects.fastai.callbacks import (
 from .test_fastai_learner import learner
 
 
-def test_sampling() -> None:
+def test_over_and_under_sampling_change_how_many_samples_are_seen() -> None:
     data = TensorDataset(torch.randn(12, 4), torch.tensor([0] * 9 + [1] * 3))
     for kind, options, samples in (
         (OverSamplingCallback, {}, 18),
@@ -66,7 +66,7 @@ def test_memory_as_columns() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard(tmp_path: Path) -> None:
+def test_tensorboard_gets_the_metrics_at_their_iterations(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     writer = partial(LearnerTensorboardWriter, base_dir=tmp_path, name="run", loss_iters=2, stats_iters=3, hist_iters=6)
@@ -81,7 +81,7 @@ def test_tensorboard(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow(tmp_path: Path) -> None:
+def test_mlflow_gets_the_metrics_of_each_epoch(tmp_path: Path) -> None:
     import mlflow
 
     uri = f"sqlite:///{tmp_path}/mlflow.db"

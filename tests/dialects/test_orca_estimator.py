@@ -209,7 +209,7 @@ def test_max_steps_trains_so_many_batches_in_each_fit() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("freq", "steps"), [("epoch", [1, 2]), ("batch", [1, 2, 3, 4, 5, 6]), (2, [2, 4, 6])])
-def test_tensorboard_events(freq: Any, steps: list[int], tmp_path: Path) -> None:
+def test_tensorboard_gets_the_loss_as_often_as_freq_says(freq: Any, steps: list[int], tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     callback = TensorBoardCallback(str(tmp_path), freq=freq, filename_suffix=".mine")
@@ -253,7 +253,7 @@ def test_wandb_logs_each_epoch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert wandb.run is None
 
 
-def test_progress_bars(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bars_count_on_in_a_further_fit(capsys: pytest.CaptureFixture[str]) -> None:
     estimator(use_tqdm=True).fit(data_creator, epochs=2, batch_size=8, validation_data=data_creator)
     estimator().predict(data_creator, callbacks=[TqdmCallback()])
     again = estimator(use_tqdm=True)
@@ -265,7 +265,7 @@ def test_progress_bars(capsys: pytest.CaptureFixture[str]) -> None:
         assert line in shown
 
 
-def test_metrics() -> None:
+def test_metrics_compute_what_they_are_named_after() -> None:
     output, target = torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 4.0])
     for metric, expected in ((MSE(), 2.5), (MAE(), 1.5)):
         metric.update(output, target)

@@ -182,7 +182,7 @@ def test_every_n_iter_and_every_n_epoch(n: int, hits: list[bool]) -> None:
     assert epochs == hits
 
 
-def test_checkpoint_methods(tmp_path: Path) -> None:
+def test_what_save_checkpoint_wrote_is_loaded_again(tmp_path: Path) -> None:
     file = str(tmp_path / "a" / "mine.ckpt")
 
     class Save(Callback):

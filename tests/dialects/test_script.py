@@ -23,7 +23,7 @@ def test_a_script_runs_with_its_arguments(tmp_path: Path, capsys: pytest.Capture
     assert capsys.readouterr().out == "cadenza.dialects.fastai.callback ['data', '--epochs', '2']\n"
 
 
-def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_of_script_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "train.py"
     file.write_text("raise ZeroDivisionError('mine')")
     assert main(["script", str(file)]) == 2

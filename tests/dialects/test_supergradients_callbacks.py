@@ -81,7 +81,9 @@ class Says(Callback):
     ],
 )
 @pytest.mark.parametrize("by_name", [True, False])
-def test_early_stop(arguments: dict[str, Any], values: list[float], epochs: int, by_name: bool, tmp_path: Path) -> None:
+def test_early_stop_ends_after_as_many_epochs_as_the_original(
+    arguments: dict[str, Any], values: list[float], epochs: int, by_name: bool, tmp_path: Path
+) -> None:
     from cadenza.dialects.supergradients import Phase
 
     phase: Any = "VALIDATION_EPOCH_END" if by_name else Phase.VALIDATION_EPOCH_END

@@ -64,7 +64,9 @@ def cosine(step: int, total: int, ratio: float) -> float:
         ({"lr_mode": None, "lr_warmup_steps": 2, "warmup_initial_lr": 0.2}, [0.2, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
     ],
 )
-def test_rates(params: dict[str, Any], expected: list[float], tmp_path: Path) -> None:
+def test_training_parameters_give_the_rates_of_the_original(
+    params: dict[str, Any], expected: list[float], tmp_path: Path
+) -> None:
     # exp halves a batch here: 0.25 an epoch of two batches
     assert rates(tmp_path, **params) == pytest.approx([round(value, 5) for value in expected], abs=2e-5)
 

@@ -57,7 +57,7 @@ def test_runs_of_one_second_are_in_their_order(tmp_path: Path) -> None:
     assert folder_to_resume(tmp_path, "mine", None, "ckpt_latest.pth") == made[-1]
 
 
-def test_devices() -> None:
+def test_setup_device_refuses_what_is_not_carried() -> None:
     with pytest.raises(ValueError, match="multi_gpu='DP' is not carried"):
         setup_device("DP")
     with pytest.raises(ValueError, match="num_gpus=2, but this is one process"):

@@ -344,13 +344,13 @@ def test_a_stop_outside_of_training_is_heard_at_the_next_boundary(answers):
     assert both(answers, "stop at the end of the epoch")[0]["clock"] == [5, 5, 1]
 
 
-def test_the_rules(answers):
+def test_all_needs_every_process_and_main_hears_rank_0_alone(answers):
     assert both(answers, "all, asked by one")[0]["clock"] == [15, 15, 3]
     assert both(answers, "all, asked by all")[0]["clock"] == [2, 2, 0]
     assert both(answers, "main, asked by another")[0]["clock"] == [15, 15, 3]
 
 
-def test_other_requests(answers):
+def test_end_epoch_skip_validation_and_save_are_agreed_too(answers):
     assert both(answers, "end_epoch")[0]["clock"] == [2 + 5 + 5, 12, 3]
     epochs = both(answers, "skip_validation")[0]["history"]
     assert ["val/loss" in row for row in epochs] == [False, True, True]

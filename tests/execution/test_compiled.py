@@ -226,7 +226,7 @@ def test_callbacks_are_part_of_it(callbacks: str, optimizer: str) -> None:
 
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_optimizers(optimizer: str) -> None:
+def test_compiled_steps_of_each_optimizer_are_close_to_eager_ones(optimizer: str) -> None:
     close(*[played(made(mode, optimizer=optimizer)) for mode in ("compiled", "eager")])
 
 

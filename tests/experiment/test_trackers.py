@@ -67,7 +67,7 @@ def table(experiment: Experiment) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_csv(tmp_path: Path) -> None:
+def test_csv_holds_all_rows_with_the_losses_of_the_history(tmp_path: Path) -> None:
     experiment = tracked(tmp_path, CSV())
     rows = table(experiment)
     assert [(int(row["step"]), float(row["val/loss"])) for row in rows if row["val/loss"]] == losses(experiment)
@@ -104,7 +104,7 @@ def events(folder: Path) -> Any:
     return found
 
 
-def test_tensorboard(tmp_path: Path) -> None:
+def test_tensorboard_gets_metrics_and_everything_shown(tmp_path: Path) -> None:
     experiment = tracked(tmp_path, TensorBoard())
     found = events(experiment.tensorboard)
     written = [(event.step, event.value) for event in found.Scalars("val/loss")]
@@ -152,7 +152,7 @@ def mlflow_run(root: Path, name: str) -> tuple[Any, Any]:
     return client, run
 
 
-def test_mlflow(mlflow_root: Path) -> None:
+def test_mlflow_gets_metrics_parameters_and_everything_shown(mlflow_root: Path) -> None:
     experiment = tracked(mlflow_root, MLflow(), name="plain")
     client, run = mlflow_run(mlflow_root, "plain")
     assert run.info.status == "FINISHED"
@@ -235,7 +235,7 @@ def wandb_rows(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_wandb_offline(tmp_path: Path) -> None:
+def test_wandb_offline_gets_metrics_and_everything_shown(tmp_path: Path) -> None:
     experiment = tracked(tmp_path, WandB())
     (folder,) = (experiment.folder / "wandb").glob("offline-run-*")
     wait_for_end(folder)
@@ -284,7 +284,7 @@ print(resumed(root, Trackio)[0].folder)
 """
 
 
-def test_trackio(tmp_path: Path) -> None:
+def test_trackio_gets_metrics_and_everything_shown(tmp_path: Path) -> None:
     """In a process of its own: the package reads where its store is when it is imported."""
     source, here = Path(cadenza.__file__).parents[1], Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(source), "TRACKIO_DIR": str(tmp_path / "store")}

@@ -26,5 +26,5 @@ def test_the_first_recipe() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ready_names())
-def test_every_recipe(name: str) -> None:
+def test_every_recipe_survives_being_killed_to_the_last_bit(name: str) -> None:
     prove(name, KILLS)
