@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import flags
+from cadenza.callbacks.arguments import flags, is_whole
 from cadenza.callbacks.clip import trained_parameters
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Accumulate(Callback):
     agree = "same"
 
     def __init__(self, n: int, weight: str | Callable[[Run], Count] = "samples", *, drop_last: bool = False) -> None:
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        if not is_whole(n, 1):
             raise ValueError(f"n is the number of batches for one step, a whole number of at least 1, not {n!r}")
         if weight not in ("samples", "tokens") and not callable(weight):
             raise ValueError(f'weight is "samples", "tokens" or a function of the run, not {weight!r}')

@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import is_number
+from cadenza.callbacks.arguments import is_number, is_whole
 from cadenza.callbacks.arguments import stream as stream_or_none
 from cadenza.callbacks.costs import Costs, MeasuredBatch, Meter
 from cadenza.callbacks.faults import Faults, tolerant
@@ -83,7 +83,7 @@ class CostLedger(Faults, Callback):
         stream: TextIO | None = None,
         on_error: str = "raise",
     ) -> None:
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        if not is_whole(every, 1):
             raise ValueError(f"every is a whole number of batches of at least 1, not {every!r}")
         if budget is not None and (not is_number(budget) or not 0 < budget <= 1):
             raise ValueError(f"budget is a share above 0 and up to 1, or None, not {budget!r}")

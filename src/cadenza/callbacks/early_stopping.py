@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.arguments import flags, is_number, one_of, whole
+from cadenza.callbacks.arguments import flags, is_number, is_whole, one_of, whole
 from cadenza.callbacks.monitored import newest_row, refuse_unknown
 from cadenza.history import Row
 
@@ -26,7 +26,7 @@ class Patience:
     """
 
     def __init__(self, patience: int | None, *, mode: str = "min", min_delta: float = 0.0) -> None:
-        if patience is not None and (not isinstance(patience, int) or isinstance(patience, bool) or patience < 1):
+        if patience is not None and not is_whole(patience, 1):
             raise ValueError(f"patience is a whole number of at least 1, or None for no end to it, not {patience!r}")
         one_of("mode", mode, ("min", "max"))
         if not is_number(min_delta) or min_delta < 0:

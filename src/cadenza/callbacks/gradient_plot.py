@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import one_of, texts
+from cadenza.callbacks.arguments import is_whole, one_of, texts
 from cadenza.callbacks.faults import Faults, tolerant, warn
 from cadenza.callbacks.figures import checked_format, keep_figure, label_plainly, new_figure, plain, write_figure
 from cadenza.callbacks.folders import place_for
@@ -75,7 +75,7 @@ class GradientPlot(Callback, Faults):
         on_error: str = "raise",
     ) -> None:
         self.format = checked_format(path, format, self.name)
-        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        if not is_whole(step, 0):
             raise ValueError(f"{self.name}: step is a whole number of at least 0, not {step!r}")
         one_of(f"{self.name}: kind", kind, ("box", "histogram"))
         self.path, self.step, self.kind = path, step, kind

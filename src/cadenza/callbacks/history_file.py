@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import one_of
+from cadenza.callbacks.arguments import is_whole, one_of
 from cadenza.callbacks.faults import Faults, tolerant, warn
 from cadenza.callbacks.folders import checked_path, place_for
 from cadenza.callbacks.tables import FORMATS, Table
@@ -76,7 +76,7 @@ class HistoryFile(Callback, Faults):
         if ending is not None and format not in (None, ending):
             raise ValueError(f"{self.name}: path ends in .{ending}, but format is {format!r}; leave one of them out")
         one_of(f"{self.name}: rows", rows, ("epoch", "iter", "all"))
-        if not isinstance(flush_every, int) or isinstance(flush_every, bool) or flush_every < 1:
+        if not is_whole(flush_every, 1):
             raise ValueError(f"{self.name}: flush_every is a whole number of at least 1, not {flush_every!r}")
         self.path, self.format = path, ending or format or "csv"
         self.rows, self.flush_every = rows, flush_every

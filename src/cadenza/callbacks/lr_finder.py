@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import is_number, whole
+from cadenza.callbacks.arguments import below_one, is_number, whole
 from cadenza.callbacks.faults import warn
 from cadenza.callbacks.param_groups import set_lr
 from cadenza.callbacks.snapshot import Snapshot
@@ -109,8 +109,7 @@ class LRFinder(Callback):
         whole("steps", steps, 3)
         if stop_factor is not None and (not is_number(stop_factor) or stop_factor <= 1):
             raise ValueError(f"stop_factor must be a number above 1 or None, not {stop_factor!r}")
-        if not is_number(smoothing) or not 0 <= smoothing < 1:
-            raise ValueError(f"smoothing must be a number from 0 up to, but not including, 1, not {smoothing!r}")
+        below_one("smoothing", smoothing)
         self.start, self.end, self.steps = start, end, steps
         self.stop_factor, self.smoothing = stop_factor, smoothing
         self._snapshot: Snapshot | None = None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order, overrides, without
-from cadenza.callbacks.arguments import is_number
+from cadenza.callbacks.arguments import is_number, positive
 from cadenza.callbacks.draws import Draws
 from cadenza.data.batch import describe
 
@@ -49,8 +49,7 @@ class Mixing(Callback):
     def __init__(
         self, alpha: float, *, probability: float = 1.0, soft: int | None = None, seed: int | None = None
     ) -> None:
-        if not is_number(alpha) or not alpha > 0:
-            raise ValueError(f"alpha must be a number above 0, not {alpha!r}")
+        positive("alpha", alpha)
         if not is_number(probability) or not 0 <= probability <= 1:
             raise ValueError(f"probability must be from 0 to 1, not {probability!r}")
         if soft is not None and (isinstance(soft, bool) or not isinstance(soft, int) or soft < 2):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import flags, is_number
+from cadenza.callbacks.arguments import flags, is_number, whole
 from cadenza.callbacks.draws import Draws
 from cadenza.clock import Duration
 from cadenza.data.batch import describe
@@ -100,8 +100,7 @@ class Multiscale(Callback):
         if between is not None and (len(factors) != 2 or factors[0] > factors[1]):
             raise ValueError(f"between is a lowest and a highest factor, not {between!r}")
         flags(masks=masks)
-        if isinstance(multiple_of, bool) or not isinstance(multiple_of, int) or multiple_of < 1:
-            raise ValueError(f"multiple_of must be a whole number of at least 1, not {multiple_of!r}")
+        whole("multiple_of", multiple_of, 1)
         if interpolation not in _MODES:
             raise ValueError(f"interpolation is one of {', '.join(_MODES)}, not {interpolation!r}")
         self.every = Duration.interval(every, "every")

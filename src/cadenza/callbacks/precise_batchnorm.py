@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import loader as loader_or_none
+from cadenza.callbacks.arguments import whole
 from cadenza.data import to_device
 from cadenza.flags import set_flags
 from cadenza.rng import rng_kept
@@ -44,8 +45,7 @@ class PreciseBatchNorm(Callback):
     order = Order.MEASURE  # inside of what EMA swaps in
 
     def __init__(self, batches: int = 100, *, loader: Iterable[Any] | None = None) -> None:
-        if not isinstance(batches, int) or isinstance(batches, bool) or batches < 1:
-            raise ValueError(f"batches must be a whole number of at least 1, not {batches!r}")
+        whole("batches", batches, 1)
         loader_or_none("loader", loader)
         self.batches = batches
         self.loader = loader

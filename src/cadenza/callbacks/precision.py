@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import is_number
+from cadenza.callbacks.arguments import is_number, whole
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -46,8 +46,7 @@ class Precision(Callback):
             raise ValueError(f"precision is one of {', '.join(_DTYPES)}, not {precision!r}")
         if not is_number(init_scale) or not init_scale > 0:
             raise ValueError(f"init_scale must be a finite number above 0, not {init_scale!r}")
-        if not isinstance(growth_interval, int) or isinstance(growth_interval, bool) or growth_interval < 1:
-            raise ValueError(f"growth_interval must be a whole number of at least 1, not {growth_interval!r}")
+        whole("growth_interval", growth_interval, 1)
         self.precision = precision
         self.init_scale, self.growth_interval = init_scale, growth_interval
         self.capturable = precision != "fp16"  # whether a step is withheld is known on the host

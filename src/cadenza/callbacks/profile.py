@@ -14,7 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import flags
+from cadenza.callbacks.arguments import flags, is_whole
 from cadenza.callbacks.faults import Faults, tolerant, warn
 from cadenza.callbacks.folders import checked_path, place_for, write_whole
 from cadenza.clock import Duration
@@ -72,7 +72,7 @@ class Profile(Faults, Callback):
     ) -> None:
         self.start = Duration.parse(start, "start")
         for name, count in (("steps", steps), ("rows", rows)):
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            if not is_whole(count, 1):
                 raise ValueError(f"{name} is a whole number of at least 1, not {count!r}")
         self.path = checked_path(path, self.name)
         if self.path is not None and not os.fspath(self.path).endswith((".json", ".json.gz")):

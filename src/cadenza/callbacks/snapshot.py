@@ -73,7 +73,7 @@ class Snapshot:
             (one, one.training, keep(dict(one._parameters)), keep(dict(one._buffers))) for one in module.modules()
         ]
         self._gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
-        self._optimizers = [(optimizer, _groups(optimizer), _states(optimizer)) for optimizer in optimizers]
+        self._optimizers = [(optimizer, settings_of(optimizer), _states(optimizer)) for optimizer in optimizers]
         self._generators = [(generator, generator.get_state()) for generator in _generators(loader)]
         stateful = [one for one in (loader, scaler) if hasattr(one, "state_dict") and hasattr(one, "load_state_dict")]
         self._stateful = [(one, copy.deepcopy(one.state_dict())) for one in stateful]
@@ -113,7 +113,8 @@ def put_back(
         snapshot.restore()
 
 
-def _groups(optimizer: Optimizer) -> list[dict[str, Any]]:
+def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """A copy of what each parameter group is set to; ``give_back`` of it may be put into the group again."""
     return [keep({key: group[key] for key in group if key != "params"}) for group in optimizer.param_groups]
 
 

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from cadenza.callbacks.param_groups import Target
 from cadenza.callbacks.plateau import measured
-from cadenza.callbacks.snapshot import give_back, keep
+from cadenza.callbacks.snapshot import give_back, settings_of
 from cadenza.encoding import decoded, encoded
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class TorchDriver:
 
     def _made(self, optimizer: Optimizer) -> Any:
         """Making one sets the learning rate of its first step; if it goes on from a saved state, that is undone."""
-        before = [keep({key: group[key] for key in group if key != "params"}) for group in optimizer.param_groups]
+        before = settings_of(optimizer)
         scheduler = self.factory(optimizer)
         if not hasattr(scheduler, "step") or getattr(scheduler, "optimizer", None) is not optimizer:
             raise TypeError(f"torch= is a function that makes a scheduler for its optimizer; it made {scheduler!r}")
