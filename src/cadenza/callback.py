@@ -121,6 +121,19 @@ def without(played: dict[str, Callable[[Run], Any]], owner: type, *points: str) 
     }
 
 
+def in_turn(*players: Callable[[Run], Any] | None) -> Callable[[Run], Any]:
+    """One player that plays those of ``players`` that there are, one after the other."""
+    there = [player for player in players if player is not None]
+    if len(there) == 1:
+        return there[0]
+
+    def play(run: Run) -> None:
+        for player in there:
+            player(run)
+
+    return play
+
+
 class FunctionCallback(Callback):
     """One function at one point; made by ``trainer.on(point)``."""
 

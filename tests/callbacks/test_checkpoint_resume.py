@@ -260,9 +260,7 @@ def test_another_kind_of_optimizer_is_said(tmp_path: Path) -> None:
         )
 
     make(torch.optim.SGD).fit(tiny_loader(), epochs=1)
-    with pytest.raises(
-        ValueError, match=r"another kind of optimizer than Adam: it has no betas, eps\. .*Load\(path\)"
-    ):
+    with pytest.raises(ValueError, match=r"another kind of optimizer than Adam: it has no betas, eps\. .*Load\(path\)"):
         make(torch.optim.Adam).fit(tiny_loader(), epochs=2, resume="auto")
     make(torch.optim.SGD).fit(tiny_loader(), epochs=2, resume="auto")
 

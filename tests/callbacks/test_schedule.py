@@ -386,6 +386,16 @@ def test_nobody_plays_inside_the_step_so_that_it_stays_closed() -> None:
         assert not [point for point in schedule.plays() if point.split("_", 1)[1] in inside]
 
 
+def test_what_a_subclass_does_where_the_rate_is_set_is_played_after_that() -> None:
+    class Telling(ExponentialSchedule):
+        def before_train_iter(self, run: Any) -> None:
+            told.append(run.optimizer.param_groups[0]["lr"])
+
+    told: list[float] = []
+    used = Setting(Telling(0.5, cadence="step")).fit(epochs=1)
+    assert told == used == pytest.approx([LR * 0.5**k for k in range(STEPS)])
+
+
 # Torch's own --------------------------------------------------------------------------------------------------------
 
 TORCH: dict[str, Callable[[Any], Any]] = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cadenza import Callback, MainCallback, Order, Trainer, When
+from cadenza import Callback, CallbackError, MainCallback, Order, Trainer, When
 from cadenza.callbacks.accumulate import Accumulate
 from cadenza.callbacks.timer import Timer
 from cadenza.points import POINTS, SPAN
@@ -253,6 +253,18 @@ def test_timing_does_not_change_a_bit():
 def test_arguments_that_make_no_sense_are_refused(more, said):
     with pytest.raises(ValueError, match=said):
         Timer(**more)
+
+
+def test_a_subclass_that_plays_around_what_is_timed_is_refused():
+    class Also(Timer):
+        def around_forward(self, run):
+            return None
+
+    model = tiny_classifier()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(CallbackError, match=r"Also\.around_forward would not be played"):
+        Trainer(model, sgd, nn.CrossEntropyLoss(), callbacks=[Also()], device="cpu")
+    Trainer(model, sgd, nn.CrossEntropyLoss(), callbacks=[Also(spans=["fetch"])], device="cpu")
 
 
 def test_it_behaves_as_a_callback():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
-from cadenza.callback import Callback, Order
+from cadenza.callback import Callback, Order, in_turn
 from cadenza.callbacks.arguments import text
 from cadenza.callbacks.course import Course, Placing
 from cadenza.callbacks.curve_driver import CurveDriver
@@ -140,7 +140,9 @@ class Schedule(Callback):
         return self._driver.words()
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
-        return {**super().plays(), **self._driver.plays()}
+        """Where the driver plays; what a subclass does at the same point comes after it."""
+        played = super().plays()
+        return {**played, **{point: in_turn(play, played.get(point)) for point, play in self._driver.plays().items()}}
 
     def after_register(self, run: Run) -> None:
         if run.mode == "fit":

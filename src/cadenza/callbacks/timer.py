@@ -15,6 +15,7 @@ from cadenza.callback import Callback, Order, without
 from cadenza.callbacks.arguments import some_of
 from cadenza.callbacks.pass_measure import checked_stages, prefix_of
 from cadenza.clock import Cadence, Duration
+from cadenza.registration import CallbackError
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -91,8 +92,11 @@ class Timer(Callback):
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """Around each of its spans; at the end of iterations only if something is logged there."""
         unneeded = ("after_train_iter",) if self.every is None else ()
+        played = without(super().plays(), Timer, *unneeded)
         watches = {f"around_{span}": partial(self._watch, span) for span in self._played_spans()}
-        return {**without(super().plays(), Timer, *unneeded), **watches}
+        for point in sorted(watches.keys() & played.keys()):
+            raise CallbackError(f"{self.name}.{point} would not be played: it is where {self.name} measures the time")
+        return {**played, **watches}
 
     def _played_spans(self) -> list[str]:
         """The spans that its stages have: a backward and a step are in training alone."""

@@ -30,7 +30,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from cadenza.callback import Callback, Order
+from cadenza.callback import Callback, Order, in_turn
 from cadenza.dialects.facade import Facade
 from cadenza.dialects.table import Dialect, Hook
 from cadenza.registration import CallbackError
@@ -221,19 +221,6 @@ def _check_method(dialect: Dialect, owner: type, name: str) -> None:
         raise CallbackError(
             f"{why} ({owner.__name__}.{name}). If it is a helper of yours, mark it with @cadenza.not_a_point"
         )
-
-
-def in_turn(*players: Player | None) -> Player:
-    """One player that plays those of ``players`` that there are, one after the other."""
-    there = [player for player in players if player is not None]
-    if len(there) == 1:
-        return there[0]
-
-    def play(run: Run) -> None:
-        for player in there:
-            player(run)
-
-    return play
 
 
 Foreign.adapter_class = Adapter

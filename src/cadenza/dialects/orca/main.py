@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from cadenza.callback import BEHAVIOUR_NAMES, Order
-from cadenza.dialects.adapter import Adapter, Foreign, Player, Section, in_turn, overridden
+from cadenza.callback import BEHAVIOUR_NAMES, Order, in_turn
+from cadenza.dialects.adapter import Adapter, Foreign, Player, Section, overridden
 from cadenza.dialects.orca.table import DIALECT
 from cadenza.dialects.table import Hook
 from cadenza.fields import FieldError
