@@ -49,6 +49,8 @@ class Callback(Stubs):
     """It only looks: it is not counted among those for whom a step of somebody else's making comes too early."""
     _gives_defaults = True
     """On a class of this library whose methods at points are what happens when nobody writes one."""
+    _begins_anew = False
+    """What it keeps is not about a model: with each training it begins anew by itself."""
     _label: str | None = None
     """What it is called where a person reads, if its name is that of something else."""
 

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+PLACES = frozenset(("kind", "epoch", "step", "batch", "stage", "mode"))
+"""What a row says of where it was written; no metric can be called so."""
+
 
 def as_scalar(name: object, value: object, *, copy: bool = True) -> float | Tensor:
     """Checks one logged value without waiting for a device; returns a number or a detached tensor of no dimension.

@@ -184,7 +184,7 @@ class Plan:
             refuse_if_elsewhere(callback, run)
         for callback in self.callbacks:
             _running[id(callback)] = run
-            if run.mode == "fit" and callback._keeps_state():
+            if run.mode == "fit" and callback._keeps_state() and not callback._begins_anew:
                 warn_of_another_model(callback, run)
 
     def begin(self, run: Run) -> None:

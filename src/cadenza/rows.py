@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cadenza.clock import Clock
 from cadenza.frames import Pass
-from cadenza.history import History, Metrics, Row
+from cadenza.history import PLACES, History, Metrics, Row
 from cadenza.points import POINTS
 from cadenza.requests import Requests
 from cadenza.spans import fire
@@ -17,9 +17,6 @@ from cadenza.spans import fire
 if TYPE_CHECKING:
     from cadenza.frames import Frame
     from cadenza.plan import Plan
-
-
-_PLACES = frozenset(("kind", "epoch", "step", "batch", "stage", "mode"))
 
 
 class Rows(Requests):
@@ -48,7 +45,7 @@ class Rows(Requests):
         """
         if over_ranks not in (None, "mean"):
             raise ValueError(f'over_ranks is None or "mean", not {over_ranks!r}')
-        if name in _PLACES:
+        if name in PLACES:
             raise ValueError(f"{name!r} says where a row was written and cannot be the name of a metric")
         if over_ranks is not None and self._ensemble is not None and not self._pass.iterating:
             value = self._ensemble.log_now(self, name, value)  # type: ignore[arg-type]

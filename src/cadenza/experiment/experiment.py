@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 class Experiment(Callback, Places, Showing):
     """Gives each run a folder of its own, ``<root>/<project>/<name>/<time>-<id>``, and keeps its record there.
 
-    In it are the recipe, the command, the state of git, the packages, the machine and the seed (``run.json``,
-    ``recipe.yaml``, ``git.diff``, ``packages.txt``), every row of the history (``metrics.jsonl``), what happened
-    (``events.jsonl``, ``log.txt``), where the run stands (``status.json``), the score (``score.json``), the folders
-    ``checkpoints``, ``plots`` and ``tensorboard``, and at the end ``report.html``. Give it to the trainer as
-    ``experiment``; every callback reaches it as ``run.experiment``, and those that write files write them there.
+    In it are the recipe, the command, the state of git, the packages, the machine, the seed and the score
+    (``run.json``, ``recipe.yaml``, ``git.diff``, ``packages.txt``), every row of the history (``metrics.jsonl``), what
+    happened (``events.jsonl``, ``log.txt``), where the run stands (``status.json``), the folders ``checkpoints``,
+    ``plots`` and ``tensorboard``, and at the end ``report.html``. Give it to the trainer as ``experiment``; every
+    callback reaches it as ``run.experiment``, and those that write files write them there.
 
     The folder is made when the run begins. A lock, which ends with the process, refuses a second run in it. A further
     fit of the same trainer goes on in the same folder; ``Experiment.at(folder)`` goes on in one that is there.
@@ -72,6 +72,7 @@ class Experiment(Callback, Places, Showing):
     order = Order.PREPARE - 1_000_000  # before all others, who write into its folder
     passive = True
     replayed = False
+    _begins_anew = True  # another trainer gets another folder
     _label = "Experiment"
 
     def __init__(

@@ -12,13 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cadenza import history
 from cadenza.callback import infer_mode
 from cadenza.experiment.creation import DETAILS, FolderError, read_details
 from cadenza.experiment.lines import read_lines
 from cadenza.experiment.recipe_text import flat
 from cadenza.experiment.status import read_status
 
-PLACES = frozenset(("kind", "epoch", "step", "batch", "stage", "mode", "clock_seconds"))
+PLACES = history.PLACES | {"clock_seconds"}
 """What a row says of where it was written; everything else in it is a metric."""
 RunName = str | os.PathLike[str]
 

@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import one_of, text
+from cadenza.experiment.journal import AT_MOST, SECONDS
 from cadenza.experiment.media import Medium
 from cadenza.experiment.status import now, state_of
 from cadenza.experiment.trackers.delivery import Delivery
-from cadenza.history import Row, read
+from cadenza.history import PLACES, Row, read
 
 if TYPE_CHECKING:
     from cadenza.run import Run
-
-AT_MOST, SECONDS = 100, 5.0
-"""So many rows of iterations wait for each other, and not longer than this."""
-_PLACES = frozenset(("kind", "epoch", "step", "batch", "stage", "mode"))
 
 
 @dataclass(frozen=True)
@@ -58,6 +55,7 @@ class Tracker(Callback):
     order = Order.REPORT + 50  # after those who draw
     ranks = "main"
     passive = True
+    _begins_anew = True
 
     def __init__(self, *, project: str | None = None, run_name: str | None = None, rows: str = "all") -> None:
         one_of(f"{self.name}: rows", rows, ("all", "epoch", "iter"))
@@ -247,7 +245,7 @@ class Tracker(Callback):
 
 def metrics_of(row: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of a row, without where it was written."""
-    return {name: value for name, value in row.items() if name not in _PLACES}
+    return {name: value for name, value in row.items() if name not in PLACES}
 
 
 def _as_call(medium: Medium) -> dict[str, Any]:
