@@ -283,6 +283,14 @@ def test_runs_that_start_in_the_same_second_get_folders_of_their_own(
     assert (first, second) == ("20260101-000000-616161", "20260101-000000-626262")
 
 
+def test_of_two_runs_of_one_second_the_later_is_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cadenza.experiment.creation.time, "strftime", lambda *form: "20260101-000000")
+    letters = iter([b"bbb", b"aaa"])
+    monkeypatch.setattr(cadenza.experiment.creation.os, "urandom", lambda count: next(letters))
+    first, second = (fitted(tmp_path, epochs=1).folder for _ in range(2))
+    assert find_run("tiny/first", tmp_path) == second != first
+
+
 def test_a_second_run_in_one_folder_is_refused_while_the_first_goes_on(tmp_path: Path) -> None:
     refused: list[str] = []
 

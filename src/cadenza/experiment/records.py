@@ -133,7 +133,7 @@ def find_run(run: RunName, root: RunName = "runs") -> Path:
         raise FolderError(f"{text!r} could be any of {', '.join(folder.name for folder in ids)}; write more of it")
     named = [folder for folder in found if f"{folder.parts[-3]}/{folder.parts[-2]}" == text or folder.parts[-2] == text]
     if named:
-        return max(named, key=lambda folder: folder.name)
+        return named[-1]
     names = [*(folder.name for folder in found), *(f"{folder.parts[-3]}/{folder.parts[-2]}" for folder in found)]
     near = get_close_matches(text, names, n=1, cutoff=0.3)
     hint = f"; did you mean {near[0]!r}?" if near else "."
