@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.support.ui import WebDriverWait
@@ -37,9 +38,21 @@ def browser() -> Iterator[Any]:
     for flag in FLAGS:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver = started(options)
+    driver.set_script_timeout(60)
     yield driver
     driver.quit()
+
+
+def started(options: Any) -> Any:
+    """On a busy machine the browser does not always answer its driver in time; it is then started anew."""
+    for last in (False, False, True):
+        try:
+            return webdriver.Chrome(options=options, service=Service(DRIVER))
+        except WebDriverException:
+            if last:
+                raise
+    return None
 
 
 @pytest.fixture(scope="module")
