@@ -16,6 +16,16 @@ BAD = {
         [],
         "my.yaml:2: optimiser: a recipe has no such key; did you mean 'optimizer'?",
     ),
+    "a key without its section": (
+        HEAD + "epochs: 3\n",
+        [],
+        "my.yaml:2: epochs: a recipe has no such key; did you mean 'fit.epochs'?",
+    ),
+    "a key of several sections": (
+        HEAD,
+        ["batch_size=8"],
+        "a recipe has no such key; did you mean 'loaders.train.batch_size' or 'loaders.val.batch_size'?",
+    ),
     "unknown key in fit": (
         HEAD + "fit: {epoch: 3}\n",
         [],

@@ -47,7 +47,7 @@ class Reader:
     def plan(self) -> Plan:
         for key, value in self.tree.items():
             if key not in SECTIONS and key != "defaults":
-                self.check.refuse((key,), f"a recipe has no such key{did_you_mean(key, SECTIONS)}", value)
+                self.check.refuse((key,), f"a recipe has no such key{self._place_of(key)}", value)
         self._plain_sections()
         if self.tree.get("model") is None:
             self.check.refuse((), "the recipe has no model; write model: {_target_: name, ...}")
@@ -67,6 +67,12 @@ class Reader:
             seed=self._whole("seed", 0, 2**32 - 1),
             threads=self._whole("threads", 1),
         )
+
+    def _place_of(self, key: str) -> str:
+        """Where ``key`` belongs, if it stands in a section of this recipe or may stand in one: ``fit.epochs``."""
+        sections = {name: value for name, value in self.tree.items() if name in SECTIONS}
+        inside = dict.fromkeys([*_ways_to(key, sections), *([f"fit.{key}"] if key in FIT else [])])
+        return f"; did you mean {' or '.join(map(repr, inside))}?" if inside else did_you_mean(key, SECTIONS)
 
     # Plain values ---------------------------------------------------------------------------------------------------
 
@@ -239,3 +245,14 @@ def _experiment_class() -> Any:
 
 def _is_object(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, dict) and TARGET in value)
+
+
+def _ways_to(key: str, branch: Any, way: str = "") -> list[str]:
+    """The dotted names under which ``key`` stands in nested mappings.
+
+    >>> _ways_to("batch_size", {"loaders": {"train": {"batch_size": 8}}, "seed": 1})
+    ['loaders.train.batch_size']
+    """
+    inner = branch.items() if isinstance(branch, dict) else ()
+    here = [f"{way}{name}" for name, _ in inner if name == key and way]
+    return here + [found for name, value in inner for found in _ways_to(key, value, f"{way}{name}.")]
