@@ -74,6 +74,8 @@ class Pass(Frame):
         self.seen, self.counted = [0, 0], [0, 0]
         self.outer = put_aside(run)
         self.flags: Flags = []
+        self.marked: tuple[int, list[int]] | None = None
+        self.resumed = run._resume is not None
 
     def leave(self, run: Run, error: BaseException | None) -> None:
         try:

@@ -18,6 +18,7 @@ from cadenza.data import Feed
 from cadenza.feeding import begin_reading
 from cadenza.flags import flags_of
 from cadenza.frames import Epoch, Frame, Pass, take_back, verbs_of
+from cadenza.idle import check_idle, mark_weights
 from cadenza.iteration import begin_iteration, end_iteration, end_of_loader, fetch_with_others, release, take
 from cadenza.points import POINTS
 from cadenza.requests import END_EPOCH, OF_ITERATION, OF_PASS, REPLAN, SKIP_BATCH, SKIP_VALIDATION, STOP
@@ -231,6 +232,8 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
     if loader is None:
         this.loader = loader_for(run, this.stage)  # a callback may have replaced it
     begin_reading(run, this)
+    if this.training:
+        mark_weights(run, this)
     if run._ensemble is not None:
         run._ensemble.begin_pass(run, this)
     if run._resume is not None:
@@ -268,6 +271,8 @@ def end_pass(run: Run, this: Pass) -> None:
     score = this.score
     if run._held and this.stage == "train" and not run._asked & STOP:
         release(run, this)  # the loader ended sooner than it said
+    if this.training and not this.resumed:
+        check_idle(run, this)
     leave(run, score.at_around_epoch, this.exits, None)
     this.restore_flags()
     if isinstance(this.feed, Feed):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from cadenza.points import BEHAVIOURS, POINTS, STAGES, Kind, Point
 from cadenza.registration import CallbackError, check_callback, check_together
 from cadenza.requests import BIT, OF_ITERATION
 from cadenza.spans import Player, Players
+from cadenza.telling import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -241,10 +241,9 @@ def warn_of_another_model(callback: Callback, run: Run) -> None:
     key = id(callback)
     known = _trained_with.get(key)
     if known is not None and known[1]() is not run.module and run._resume is None:
-        warnings.warn(
+        warn(
             f"{callback.name} took part in the training of another model, and goes on with what it kept of that; give "
-            "each trainer its own instance",
-            stacklevel=5,
+            "each trainer its own instance"
         )
     forget = weakref.ref(callback, lambda _: _trained_with.pop(key, None) and None)
     _trained_with[key] = (forget, weakref.ref(run.module))

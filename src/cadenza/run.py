@@ -78,6 +78,7 @@ class Run(Facts):
         self._asked = 0
         self._replaying = False
         self._held = False
+        self._idle = 0
         self._had_held = False
         self._in_backward = False
         self._stepped_itself = False

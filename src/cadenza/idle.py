@@ -1,0 +1,49 @@
+"""Training passes without a step: of a fit that counts steps they have no end, and in a loop of the user's own they
+mean that somebody steps past the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cadenza.requests import STOP
+from cadenza.telling import warn
+
+if TYPE_CHECKING:
+    from cadenza.frames import Pass
+    from cadenza.run import Run
+
+ENOUGH = 2
+"""So many passes in a row without a step, and ``steps`` is taken to be out of reach."""
+
+
+def mark_weights(run: Run, this: Pass) -> None:
+    """Notes where steps and weights stand as a training pass begins."""
+    this.marked = (run.clock.steps, _versions(run))
+
+
+def check_idle(run: Run, this: Pass) -> None:
+    """As a training pass ends: tells of steps that passed the run by, and refuses to wait for some that never come."""
+    if this.marked is None:  # it failed before its first batch
+        return
+    steps, versions = this.marked
+    if run.clock.steps != steps or run._asked & STOP:
+        run._idle = 0
+        return
+    run._idle += 1
+    if run._idle == 1 and versions != _versions(run):
+        warn(
+            "the weights have changed, but the run has made no step: optimizer.step() in a loop of your own passes by "
+            "whoever plays at the step (averages, schedules), and clock.steps. Call run.step(), which steps as "
+            "on_iter_step of the main callback says"
+        )
+    if run.num_steps is not None and run._idle == ENOUGH:
+        raise RuntimeError(
+            f"{ENOUGH} epochs in a row made no step, so the {run.num_steps} steps would never be reached: all were "
+            "skipped or dropped, or a loop of your own steps without run.step()"
+        )
+
+
+def _versions(run: Run) -> list[int]:
+    """Torch counts the changes of every tensor; the first weight of each group is enough."""
+    groups = [group["params"] for optimizer in run.optimizers for group in optimizer.param_groups]
+    return [parameters[0]._version for parameters in groups if parameters]
