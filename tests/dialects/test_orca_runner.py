@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from cadenza.dialects.orca import DIALECT, Callback, MainCallback, Runner
+from cadenza.dialects.orca.runner import with_sampler
 from cadenza.testing import tiny_loader
 
 from .rooms import same, trainer_with, weights
@@ -204,6 +206,15 @@ def test_what_save_checkpoint_wrote_is_loaded_again(tmp_path: Path) -> None:
     assert not same(one.weights, weights(trainer.model))
     assert not (tmp_path / "a" / "mine.ckpt").exists()
     assert list(torch.load(file + ".weights", weights_only=True)) == ["epoch", "models"]
+
+
+def test_with_sampler_keeps_every_setting_of_the_loader() -> None:
+    own = {"batch_size": 2, "drop_last": True, "timeout": 7, "num_workers": 1, "worker_init_fn": print}
+    loader: DataLoader[Any] = DataLoader(list(range(9)), prefetch_factor=3, persistent_workers=True, **own)
+    part = with_sampler(loader, rank=1, size=2, shuffle=False)
+    assert list(part.sampler) == [1, 3, 5, 7, 0]
+    for name in (*own, "collate_fn", "prefetch_factor", "persistent_workers"):
+        assert getattr(part, name) == getattr(loader, name), name
 
 
 def test_call_hook_and_with_sampler() -> None:

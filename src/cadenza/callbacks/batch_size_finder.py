@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import flags, whole
+from cadenza.callbacks.loaders import loader_like
 from cadenza.callbacks.snapshot import put_back
 from cadenza.callbacks.trial import main_callback, trainer_beside
 from cadenza.data import length_of
@@ -21,18 +22,6 @@ if TYPE_CHECKING:
     from cadenza.trainer import Trainer
     from cadenza.training import Training
 
-_SAME = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "drop_last",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-)
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
@@ -179,10 +168,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def with_batch_size(loader: DataLoader[Any], size: int) -> DataLoader[Any]:
     """A loader like ``loader``, in the same order, with batches of ``size``."""
     _refuse_own_batches(loader)
-    same = {name: getattr(loader, name) for name in _SAME}
-    if not isinstance(loader.dataset, IterableDataset):
-        same["sampler"] = loader.sampler
-    return DataLoader(loader.dataset, batch_size=size, **same)
+    order = {} if isinstance(loader.dataset, IterableDataset) else {"sampler": loader.sampler}
+    return loader_like(loader, batch_size=size, **order)
 
 
 def _refuse_own_batches(loader: DataLoader[Any]) -> None:

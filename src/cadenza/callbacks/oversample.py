@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,10 @@ from torch.utils.data import (
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import flags
+from cadenza.callbacks.loaders import loader_like
 
 if TYPE_CHECKING:
     from cadenza.run import Run
-
-_REPLACED = ("self", "dataset", "shuffle", "sampler", "batch_sampler")
 
 
 def balanced(loader: DataLoader[Any], targets: Any = None, *, undersample: bool = False) -> DataLoader[Any]:
@@ -51,10 +49,7 @@ def balanced(loader: DataLoader[Any], targets: Any = None, *, undersample: bool 
         draws = int(counts.max()) * int((counts > 0).sum())
         weights = (1.0 / counts.double())[classes]
         sampler = WeightedRandomSampler(weights.tolist(), draws, generator=loader.generator)
-    settings = {
-        name: getattr(loader, name) for name in inspect.signature(DataLoader).parameters if name not in _REPLACED
-    }
-    return DataLoader(loader.dataset, sampler=sampler, **settings)
+    return loader_like(loader, sampler=sampler)
 
 
 def _check(loader: Any) -> None:

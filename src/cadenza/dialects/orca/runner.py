@@ -1,4 +1,4 @@
-"""The runner that Orca callbacks are handed, and what they share in one trainer."""
+"""The runner that Orca callbacks are handed."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from cadenza.callbacks.loaders import loader_like
 from cadenza.dialects.facade import Facade
 from cadenza.dialects.orca.checkpoints import load_file, remove_file, save_file, state_of, take_state
 from cadenza.dialects.orca.table import DIALECT
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("cadenza.dialects.orca")
 ABSENT: Any = object()
@@ -211,12 +209,4 @@ def with_sampler(loader: DataLoader[Any], rank: int, size: int, shuffle: bool = 
     if size == 1 or isinstance(dataset, IterableDataset):
         return loader
     sampler: DistributedSampler[Any] = DistributedSampler(dataset, num_replicas=size, rank=rank, shuffle=shuffle)
-    return DataLoader(
-        dataset,
-        batch_size=loader.batch_size,
-        sampler=sampler,
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-        drop_last=loader.drop_last,
-    )
+    return loader_like(loader, sampler=sampler)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
+from cadenza.callbacks.loaders import loader_like
 from cadenza.callbacks.oversample import balanced
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
 
@@ -32,9 +33,7 @@ class OverSamplingCallback(LearnerCallback):
             run.train_loader = balanced(loader, undersample=self.undersample)
             return
         sampler = WeightedRandomSampler(self.weights.tolist(), len(self.weights))
-        run.train_loader = DataLoader(
-            loader.dataset, batch_size=loader.batch_size, sampler=sampler, collate_fn=loader.collate_fn
-        )
+        run.train_loader = loader_like(loader, sampler=sampler)
 
 
 class UnderSamplingCallback(OverSamplingCallback):
