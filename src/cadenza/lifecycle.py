@@ -114,6 +114,7 @@ def close(run: Run, error: BaseException | None) -> None:
         run._ensemble.end()
     if run.mode == "fit":
         run.clock.pause()
+        run.training_state.stop_reason = run.stop_reason
     first: BaseException | None = None
     closing = sorted((*run._plan.callbacks, *run._removed), key=lambda callback: callback is run.experiment)
     for callback in closing:

@@ -79,6 +79,7 @@ class Resume:
         for interval, passed in state.get("cadences", {}).items():
             run.cadence(interval).passed = passed
         run.training_state.best = None if state["best"] is None else Best(**state["best"])
+        run.training_state.stop_reason = state.get("stop_reason")
         run.training_state.seeded = True
         run.metrics.clear()
         run.metrics.update(state["metrics"])

@@ -276,6 +276,11 @@ class Trainer:
         return self._training.best
 
     @property
+    def stop_reason(self) -> str | None:
+        """Why the last fit stopped before its end, as whoever asked for it said; None if nobody did."""
+        return self._training.stop_reason
+
+    @property
     def store(self) -> dict[str, Any]:
         """What callbacks put into ``run.store``."""
         return self._training.store

@@ -36,6 +36,8 @@ class Training:
     clock: Clock = field(default_factory=Clock)
     history: History = field(default_factory=History)
     best: Best | None = None
+    stop_reason: str | None = None
+    """Why the last fit stopped before its end; None if nobody asked for it."""
     store: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
     seeded: bool = False

@@ -64,6 +64,13 @@ def test_a_stop_is_no_stop_of_a_run_that_is_to_be_longer(tmp_path: Path) -> None
     assert made.clock.batches == 20
 
 
+def test_a_run_that_had_stopped_says_why_when_it_is_taken_back(tmp_path: Path) -> None:
+    for _ in range(2):
+        made = trainer(Checkpoint(to=tmp_path), Ask("stop", 7))
+        made.fit(loader(), epochs=3, resume="auto")
+        assert made.stop_reason == "asked at after_train_iter"
+
+
 @pytest.mark.parametrize("steps", [7, 10])
 def test_the_last_step_is_the_last_also_after_a_resume(steps: int, tmp_path: Path) -> None:
     ends = [End(), End()]

@@ -244,6 +244,18 @@ def test_requests_end_with_their_fit():
     assert (trainer.clock.batches, trainer.clock.epochs, recorder.trace) == (4, 1, ["after_val_epoch"])
 
 
+def test_the_reason_is_known_after_the_fit_and_only_until_the_next():
+    trainer = make_trainer(Act("after_step", lambda run: run.stop("enough")))
+    assert trainer.stop_reason is None
+    trainer.fit(batches(2), epochs=2)
+    assert trainer.stop_reason == "enough"
+    trainer.remove(trainer.callbacks[0])
+    trainer.validate(batches(2))
+    assert trainer.stop_reason == "enough"
+    trainer.fit(batches(2), epochs=1)
+    assert trainer.stop_reason is None
+
+
 def test_the_first_reason_to_stop_is_kept():
     reasons = []
     stops = [Act("after_step", lambda run, why=why: run.stop(why)) for why in ("one", "two")]
