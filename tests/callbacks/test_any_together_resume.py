@@ -21,11 +21,13 @@ from .test_every_callback_resumes import DEAR, EPOCHS, READY, REFUSES, made
 
 LEFT_OUT = {*DEAR, *REFUSES, "BatchSizeFinder", "HistoryPlot", "ModelSummary", "Notify", "Profile", "Visualize"}
 """These draw, write or try something once, at the beginning or the end, and take their time for it."""
+NEVER = ("_run", "_register", "_load", "_error", "_best")
 PLACES = [
     name
-    for name, point in POINTS.items()
-    if name.startswith(("before_", "after_")) and not name.endswith(("_run", "_register", "_load", "_error", "_best"))
+    for name in POINTS
+    if name.startswith(("before_", "after_")) and not name.endswith(NEVER) and "test" not in name and "pred" not in name
 ]
+"""Where every run comes by, between its beginning and its end."""
 
 
 class Drawn:
