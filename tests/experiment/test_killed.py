@@ -99,6 +99,7 @@ fitted(sys.argv[1], MLflow(), WandB(), Trackio(), epochs=100000)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(os.name == "nt", reason="killed as on POSIX")
 def test_kill_9_leaves_what_services_stored(tmp_path: Path) -> None:
     source, here = str(Path(cadenza.__file__).parents[1]), str(Path(__file__).parents[2])
@@ -107,13 +108,36 @@ def test_kill_9_leaves_what_services_stored(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", SERVICES, str(tmp_path / "runs"), here]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
-        folder = wait_for_epochs(process, tmp_path / "runs", 150)
+        folder = wait_for_epochs(process, tmp_path / "runs", 1)
+        wait_for_rows(process, tmp_path, folder)
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
     _, run = mlflow_run(tmp_path / "runs", "first")
     assert run.data.metrics["val/loss"] > 0
-    with contextlib.closing(sqlite3.connect(next((tmp_path / "store").glob("tiny*.db")))) as store:
-        assert store.execute("select count(*) from metrics").fetchone()[0] > 0
+    assert rows_of(next((tmp_path / "store").glob("tiny*.db"))) > 0
     (offline,) = (folder / "wandb").glob("offline-run-*")
-    assert any("val/loss" in row for row in wandb_rows(offline))  # its service holds the last rows back, 32 kB or so
+    assert any("val/loss" in row for row in wandb_rows(offline))
+
+
+def wait_for_rows(process: subprocess.Popen[bytes], root: Path, folder: Path) -> None:
+    """Waits until all three services have stored something. They are slower than the run, which waits for none."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr and process.stderr.read().decode()
+        with contextlib.suppress(
+            StopIteration, sqlite3.Error, ValueError, OSError, AssertionError
+        ):  # not there yet, or half a row
+            offline = next((folder / "wandb").glob("offline-run-*"))
+            by_wandb = any("val/loss" in row for row in wandb_rows(offline))  # it holds rows back, 32 kB or so
+            trackio = next((root / "store").glob("tiny*.db"))
+            if by_wandb and rows_of(trackio) and rows_of(root / "runs" / "mlflow.db"):
+                return
+        time.sleep(0.5)
+    raise AssertionError("the services did not store anything")
+
+
+def rows_of(database: Path) -> int:
+    """How many values are in its table of metrics."""
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as store:
+        return int(store.execute("select count(*) from metrics").fetchone()[0])
