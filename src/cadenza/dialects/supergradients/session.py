@@ -67,11 +67,7 @@ class Session:
         self.results: dict[str, Any] = {}
         self.settled = False
         self.packages = installed_packages() if params.log_installed_packages and params.save_model else {}
-        self.criterion = make_loss(params.loss, params.criterion_params)
-        self.names = loss_names(self.criterion, params.loss_logging_items_names)
-        self.compiling = compile_options(params.torch_compile_options)
-        if params.torch_compile_loss:
-            self.criterion = compiled_loss(self.criterion, self.compiling)
+        self._make_loss()
         self.main = BatchWithExtras()
         self.source = SessionSource(self)
         self.section = ContextSection(self.source)
@@ -101,6 +97,14 @@ class Session:
         )
 
     # What it is made of ---------------------------------------------------------------------------------------------
+
+    def _make_loss(self) -> None:
+        params = self.params
+        self.criterion = make_loss(params.loss, params.criterion_params)
+        self.names = loss_names(self.criterion, params.loss_logging_items_names)
+        self.compiling = compile_options(params.torch_compile_options)
+        if params.torch_compile_loss:
+            self.criterion = compiled_loss(self.criterion, self.compiling)
 
     def callbacks(self, model: nn.Module, device: str) -> list[Any]:
         """In the original's order: the user's, the warm-up, and the schedule at last."""
