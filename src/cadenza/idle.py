@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from cadenza.frames import Pass
     from cadenza.run import Run
 
-ENOUGH = 2
-"""So many passes in a row without a step, and ``steps`` is taken to be out of reach."""
+ENOUGH = 100
+"""So many batches in a row without a step, and more than one pass of them, and ``steps`` is taken to be out of reach.
+Fewer would take away the first overflows of fp16 from who trains on one batch."""
 
 
 def mark_weights(run: Run, this: Pass) -> None:
@@ -29,16 +30,17 @@ def check_idle(run: Run, this: Pass) -> None:
     if run.clock.steps != steps or run._asked & STOP:
         run._idle = 0
         return
-    run._idle += 1
-    if run._idle == 1 and versions != _versions(run):
+    before = run._idle
+    run._idle += this.index + 1
+    if not before and versions != _versions(run):
         warn(
             "the weights have changed, but the run has made no step: optimizer.step() in a loop of your own passes by "
             "whoever plays at the step (averages, schedules), and clock.steps. Call run.step(), which steps as "
             "on_iter_step of the main callback says"
         )
-    if run.num_steps is not None and run._idle == ENOUGH:
+    if run.num_steps is not None and before and run._idle >= ENOUGH:
         raise RuntimeError(
-            f"{ENOUGH} epochs in a row made no step, so the {run.num_steps} steps would never be reached: all were "
+            f"{run._idle} batches in a row made no step, so the {run.num_steps} steps would never be reached: all were "
             "skipped or dropped, or a loop of your own steps without run.step()"
         )
 

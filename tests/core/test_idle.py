@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 from torch.optim import SGD
 
@@ -58,7 +57,9 @@ class SkipAll(Callback):
 @pytest.mark.parametrize("callback", [SkipAll(), Accumulate(64, drop_last=True)], ids=["skipped", "dropped"])
 def test_steps_that_are_never_made_are_not_waited_for(callback: Callback) -> None:
     trainer = made(callback)
-    with pytest.raises(RuntimeError, match="2 epochs in a row made no step, so the 5 steps would never be reached"):
+    with pytest.raises(
+        RuntimeError, match=r"10[0-9] batches in a row made no step, so the 5 steps would never be reached"
+    ):
         trainer.fit(tiny_loader(), steps=5)
     assert trainer.fit(tiny_loader(), epochs=3) is trainer.history
 
@@ -68,13 +69,15 @@ def test_an_own_loop_that_counts_steps_and_makes_none() -> None:
         loop(made(), by_hand, steps=5)
 
 
-def test_one_epoch_without_a_step_is_no_matter() -> None:
+def test_a_few_epochs_without_a_step_are_no_matter() -> None:
+    """As those of one batch are, until a scaler has found its scale."""
+
     class SkipFirst(Callback):
         def before_step(self, run: Any) -> None:
-            if run.epoch == 0:
+            if run.epoch < 20:
                 run.skip_step()
 
     trainer = made(SkipFirst())
-    trainer.fit(tiny_loader(), steps=5)
+    trainer.fit(list(tiny_loader())[:1], steps=5)
     assert trainer.clock.steps == 5
-    assert torch.isfinite(trainer.model[0].weight).all()  # type: ignore[index]
+    assert trainer.clock.epochs >= 24
