@@ -194,6 +194,12 @@ def test_mlflow_says_how_a_run_ended(mlflow_root: Path) -> None:
 # Weights & Biases ---------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its service may take longer to start than the half minute that it is given."""
+    monkeypatch.setenv("WANDB_X_SERVICE_WAIT", "200")
+
+
 def records(folder: Path) -> Iterator[Any]:
     """What is in the file of an offline run."""
     from wandb.proto import wandb_internal_pb2
@@ -235,6 +241,7 @@ def wandb_rows(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.usefixtures("patient")
 def test_wandb_offline_gets_metrics_and_everything_shown(tmp_path: Path) -> None:
     experiment = tracked(tmp_path, WandB())
     (folder,) = (experiment.folder / "wandb").glob("offline-run-*")
@@ -257,6 +264,7 @@ def test_wandb_offline_gets_metrics_and_everything_shown(tmp_path: Path) -> None
     assert "packages.txt" in text
 
 
+@pytest.mark.usefixtures("patient")
 def test_wandb_of_a_resumed_run_keeps_its_id(tmp_path: Path) -> None:
     experiment, _ = resumed(tmp_path, WandB)
     folders = sorted((experiment.folder / "wandb").glob("offline-run-*"))
