@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cadenza import decisions, passes
 from cadenza.data import Feed
 from cadenza.history import unknown_metric
+from cadenza.names import warn_of_set_names
 from cadenza.points import POINTS
 from cadenza.requests import SAVE
 from cadenza.rng import seed_everything
@@ -70,6 +71,7 @@ def finish(run: Run) -> None:
         decisions.serve_save(run)
     decisions.tell_saved(run)
     warn_of_unseen_watch(run)
+    warn_of_set_names(run)
     close(run, None)
 
 

@@ -69,6 +69,7 @@ class Run(Facts):
         self._make_plan = make_plan
         self._set_engine()
         self.limit(**limits)
+        self._known_names = frozenset(vars(self))
 
     def _set_engine(self) -> None:
         """What the engine notes for itself."""

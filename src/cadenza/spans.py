@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cadenza.names import unknown_name
 from cadenza.points import POINTS, SPAN, Kind, Point
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def note(run: Run, error: BaseException, where: str) -> None:
         if run._at is not None and run._at.kind is Kind.BEHAVIOUR:
             where = f"{run.main.name}.{run._at.name}"
         error.add_note(f"cadenza: raised in {where}{whereabouts(run)}")
+        if (said := unknown_name(run, error)) is not None:
+            error.add_note(f"cadenza: {said}")
 
 
 def whereabouts(run: Run) -> str:

@@ -120,3 +120,31 @@ def test_the_fetch_that_finds_the_end_has_no_batch() -> None:
     trainer.remove(trainer.callbacks[0])
     trainer.on("before_iter")(lambda run: run.inputs)
     trainer.fit(tiny_loader(), epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("losss", "run.loss?"),
+        ("lr", 'run.optimizer.param_groups[0]["lr"]?'),
+        ("vocabulary", "run.store"),
+        ("logg", "run.log?"),
+    ],
+)
+def test_a_name_that_a_run_does_not_have(name: str, meant: str) -> None:
+    trainer = made(criterion=nn.CrossEntropyLoss())
+    trainer.on("after_epoch")(lambda run: getattr(run, name))
+    notes = notes_of(lambda: trainer.fit(tiny_loader(), epochs=1))
+    assert f"a run has no {name!r}" in notes[-1]
+    assert notes[-1].endswith(meant)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("target", r"run\.targets"), ("lr", "param_groups"), ("vocabulary", r"run\.store")]
+)
+def test_a_name_that_was_set_and_means_nothing(name: str, meant: str) -> None:
+    trainer = made(criterion=nn.CrossEntropyLoss())
+    trainer.on("after_fetch")(lambda run: setattr(run, name, 1))
+    with pytest.warns(UserWarning, match=rf"run\.{name} was set, which means nothing to the run.*{meant}") as told:
+        trainer.fit(tiny_loader(), epochs=1)
+    assert [one.filename for one in told] == [__file__]
