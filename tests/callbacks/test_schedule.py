@@ -485,6 +485,7 @@ def test_an_epoch_that_was_cut_short_does_not_step_torchs_scheduler() -> None:
     [
         (lambda: Schedule(), "either a function of a number or torch="),
         (lambda: Schedule(Cosine(), torch=TORCH["StepLR"]), "either a function of a number or torch="),
+        (lambda: Schedule(TORCH["StepLR"](Setting().optimizers[0])), "a scheduler of torch is made by a function"),
         (lambda: Schedule(torch=TORCH["StepLR"]), 'needs cadence="step" or cadence="epoch"'),
         (lambda: Schedule(torch=TORCH["StepLR"], cadence="batch"), 'needs cadence="step" or cadence="epoch"'),
         (lambda: Schedule(torch=TORCH["StepLR"], cadence="step", monitor="val/loss"), "one of the two"),

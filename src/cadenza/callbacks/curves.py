@@ -216,7 +216,10 @@ class Function(Curve):
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise TypeError(f"function is a function of one number that gives one, not {self.function!r}")
+            is_torchs = hasattr(self.function, "step")
+            how = 'Schedule(torch=lambda optimizer: StepLR(optimizer, 10), cadence="epoch")'
+            hint = f"; a scheduler of torch is made by a function: {how}" if is_torchs else ""
+            raise TypeError(f"function is a function of one number that gives one, not {self.function!r}{hint}")
         if self.of not in (PROGRESS, COUNT):
             raise ValueError(f'of says what the function is one of: "progress" or "count", not {self.of!r}')
 
