@@ -210,12 +210,6 @@ def test_the_walk_through_the_code_is_as_short_as_it_says() -> None:
         assert abs(lines - int(said)) <= 50, f"{file} has {lines} lines; CONTRIBUTING.md says about {said}"
 
 
-def test_every_file_of_the_core_has_its_idea_written_down() -> None:
-    page = ROOT / "docs" / "decisions" / "0007-files-of-the-core.md"
-    files = {file.name for file in (ROOT / "src" / "cadenza").glob("*.py")} - {"__init__.py"}
-    assert not files - set(re.findall(r"`(\w+\.py)`", page.read_text(encoding="utf-8")))
-
-
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "decisions").glob("*.md")), ids=name_of)
 def test_a_decision_has_its_number_in_its_heading_and_in_the_index(page: Path) -> None:
     number = int(page.name[:4])

@@ -237,11 +237,8 @@ def refuse_if_elsewhere(callback: Callback, run: Run | None) -> None:
 
 
 def warn_of_another_model(callback: Callback, run: Run) -> None:
-    """What a callback keeps is about the model that it was trained with: the best value, an average of the weights.
-    The experiment, and those that write, see by themselves that it is another training."""
+    """What a callback keeps is about the model that it was trained with: the best value, an average of the weights."""
     key = id(callback)
-    if callback is run.experiment:
-        return
     known = _trained_with.get(key)
     if known is not None and known[1]() is not run.module and run._resume is None:
         warn(

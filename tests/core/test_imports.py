@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -232,6 +233,12 @@ def reached_from(module: str) -> set[str]:
             seen.add(other)
             waiting.append(other)
     return seen
+
+
+def test_every_file_of_the_core_has_its_idea_written_down() -> None:
+    page = Path(__file__).parents[2] / "docs" / "decisions" / "0007-files-of-the-core.md"
+    files = {file.name for file in ROOT.glob("*.py")} - {"__init__.py"}
+    assert not files - set(re.findall(r"`(\w+\.py)`", page.read_text(encoding="utf-8")))
 
 
 def test_the_names_of_this_page_exist() -> None:
