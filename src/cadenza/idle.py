@@ -48,4 +48,4 @@ def check_idle(run: Run, this: Pass) -> None:
 def _versions(run: Run) -> list[int]:
     """Torch counts the changes of every tensor; the first weight of each group is enough."""
     groups = [group["params"] for optimizer in run.optimizers for group in optimizer.param_groups]
-    return [parameters[0]._version for parameters in groups if parameters]
+    return [parameters[0]._version for parameters in groups if parameters and not parameters[0].is_inference()]
