@@ -184,8 +184,8 @@ class Plan:
             refuse_if_elsewhere(callback, run)
         for callback in self.callbacks:
             _running[id(callback)] = run
-            if run.mode == "fit" and callback._keeps_state() and not callback._begins_anew:
-                warn_of_another_model(callback, run)
+        if run.mode == "fit":
+            warn_of_another_model(self.callbacks, run)
 
     def begin(self, run: Run) -> None:
         """Listens for optimizers that a user's own backward steps by itself."""
@@ -236,17 +236,23 @@ def refuse_if_elsewhere(callback: Callback, run: Run | None) -> None:
         raise CallbackError(f"{callback.name} is playing in another run; give each run its own instance")
 
 
-def warn_of_another_model(callback: Callback, run: Run) -> None:
+def warn_of_another_model(callbacks: Sequence[Callback], run: Run) -> None:
     """What a callback keeps is about the model that it was trained with: the best value, an average of the weights."""
-    key = id(callback)
-    known = _trained_with.get(key)
-    if known is not None and known[1]() is not run.module and run._resume is None:
+    elsewhere = []
+    for callback in callbacks:
+        if not callback._keeps_state() or callback._begins_anew:
+            continue
+        key = id(callback)
+        known = _trained_with.get(key)
+        if known is not None and known[1]() is not run.module and run._resume is None:
+            elsewhere.append(callback.name)
+        forget = weakref.ref(callback, lambda _, key=key: _trained_with.pop(key, None) and None)  # type: ignore[misc]
+        _trained_with[key] = (forget, weakref.ref(run.module))
+    if elsewhere:
         warn(
-            f"{callback.name} took part in the training of another model, and goes on with what it kept of that; give "
-            "each trainer its own instance"
+            f"{', '.join(elsewhere)} took part in the training of another model, and what is kept of that may go on to "
+            "count; give each trainer its own instances"
         )
-    forget = weakref.ref(callback, lambda _: _trained_with.pop(key, None) and None)
-    _trained_with[key] = (forget, weakref.ref(run.module))
 
 
 def arrange(callbacks: Sequence[Callback], ranks: tuple[int, int] | None) -> tuple[tuple[Callback, ...], MainCallback]:
