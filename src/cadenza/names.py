@@ -48,6 +48,6 @@ def unknown_name(run: Run, error: BaseException) -> str | None:
 
 def warn_of_set_names(run: Run) -> None:
     """Tells of attributes that somebody set on the run and nobody reads, such as ``run.target``."""
-    for name in vars(run).keys() - run._known_names:
+    for name in sorted(vars(run).keys() - run._known_names):
         if not name.startswith("_"):
             warn(f"run.{name} was set, which means nothing to the run{instead_of(run, name)}")
