@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 
@@ -10,8 +11,11 @@ import torch
 from torch import nn
 
 from cadenza import Callback, Order, Trainer, Watch, When
+from cadenza.callbacks import Checkpoint
 from cadenza.callbacks.early_stopping import EarlyStopping, Patience
 from cadenza.testing import tiny_classifier, tiny_loader
+
+from .saving import Break, Oops
 
 NAN, INF = math.nan, math.inf
 
@@ -242,6 +246,23 @@ def test_state_saved_in_mid_training_goes_on_as_if_never_interrupted(cut):
     assert cut + second.clock.epochs == whole.clock.epochs == 6
     for one, other in zip(whole.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_check_in_mid_epoch_counts_once_if_the_run_is_broken_off_after_it(tmp_path):
+    def checked(*more):
+        stopping, model = EarlyStopping("val/loss", patience=50), tiny_classifier()
+        callbacks = [stopping, Checkpoint("1 step", to=tmp_path, background=False), *more]
+        values = []
+        stopping.check = lambda value, at="": values.append(at)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = Trainer(model, sgd, nn.CrossEntropyLoss(), callbacks=callbacks, device="cpu", seed=1)
+        with contextlib.suppress(Oops):
+            trainer.fit(tiny_loader(40), tiny_loader(), epochs=2, validate_every="3 steps", resume="auto")
+        return values
+
+    first = checked(Break("after_train_iter", 5))
+    assert first == ["epoch 0, step 3"]
+    assert checked() == ["epoch 1, step 6", "epoch 1, step 9"]
 
 
 def test_whoever_saves_at_the_end_of_the_epoch_sees_this_check_counted():

@@ -105,6 +105,8 @@ class EarlyStopping(Callback):
         self._astray = Patience(divergence_patience, mode=chosen)
         self._best_at = ""
         self._checked: Row | None = None
+        self._place: int | None = None
+        """Where in the history that row stands, which is all that a resumed run knows of it."""
 
     @property
     def best(self) -> float | None:
@@ -155,7 +157,11 @@ class EarlyStopping(Callback):
         row = newest_row(run, self._name) if self._name in run.metrics else None
         if row is None or row is self._checked:
             return
-        self._checked = row
+        rows = run.history.rows
+        place = next(place for place in reversed(range(len(rows))) if rows[place] is row)
+        if self._checked is None and place == self._place:
+            return  # it was checked before the run was broken off
+        self._checked, self._place = row, place
         reason = self.check(run.metrics[self._name], f"epoch {run.epoch}, step {run.clock.steps}")
         if reason is not None:
             run.stop(f"{self.name}: {reason}")
@@ -194,11 +200,13 @@ class EarlyStopping(Callback):
     # State ----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "best_at": self._best_at, "bad": self.bad, "astray": self._astray.bad}
+        counts = {"bad": self.bad, "astray": self._astray.bad}
+        return {"best": self.best, "best_at": self._best_at, **counts, "checked": self._place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._progress.best, self._progress.bad = state["best"], int(state["bad"])
         self._best_at, self._astray.bad = state["best_at"], int(state["astray"])
+        self._checked, self._place = None, state.get("checked")
 
     @classmethod
     def example(cls) -> Self:
