@@ -81,7 +81,8 @@ def test_a_scheduler_of_an_optimizer_that_is_wrapped() -> None:
     model = tiny_classifier()
     inner = SGD(model.parameters(), lr=1.0)
     scheduler = StepLR(inner, 1, 0.5)
-    Trainer(model, Wrapping(inner), nn.CrossEntropyLoss(), scheduler=scheduler, device="cpu")
+    trainer = Trainer(model, Wrapping(inner), nn.CrossEntropyLoss(), scheduler=scheduler, device="cpu")
+    assert trainer._training.schedulers == [scheduler]
 
 
 # Loaders --------------------------------------------------------------------------------------------------------------
