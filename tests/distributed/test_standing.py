@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -63,3 +65,53 @@ def test_who_is_through_is_not():
     wait(0.05)  # it would be raised here
     assert not interrupting.is_alive()
     assert one.where() == "outside a run"
+
+
+STUCK = """
+import threading
+from cadenza.distributed import standing
+
+class Busy:
+    _thread = threading.get_ident()
+
+standing._PATIENCE = standing._AT_LAST = 0.05
+run = Busy()
+one = standing.Standing(run, rank=0)
+one.interrupt({"rank": 1, "said": "ValueError: odd"})
+lock = threading.Lock()
+with lock:
+    lock.acquire()  # waits where no exception of another thread is raised
+"""
+
+
+def test_who_cannot_be_interrupted_is_ended():
+    found = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 1
+    assert "rank 1 failed (ValueError: odd), but rank 0 waits where nothing can interrupt it" in found.stderr
+    assert 'File "<string>", line 14' in found.stderr
+
+
+HANDLING = """
+import threading, time
+from cadenza.distributed import standing
+from cadenza.distributed.failure import RankFailed
+
+class Busy:
+    _thread = threading.get_ident()
+
+standing._PATIENCE = standing._AT_LAST = 0.05
+run = Busy()
+one = standing.Standing(run, rank=0)
+try:
+    one.interrupt({"rank": 1, "said": "ValueError: odd"})
+    while True:
+        pass
+except RankFailed:
+    time.sleep(1)  # what it does at its end takes longer
+print("done")
+"""
+
+
+def test_who_was_interrupted_has_time_to_end():
+    found = subprocess.run([sys.executable, "-c", HANDLING], capture_output=True, text=True, timeout=120)
+    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr

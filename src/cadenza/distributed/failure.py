@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from typing import Any
 
@@ -26,6 +27,16 @@ class RankFailed(RuntimeError):
 
     def __str__(self) -> str:
         return f"rank {self.rank} failed in {self.where}: {self.failure['said']}"
+
+
+class Interrupted(RankFailed):
+    """The same, raised by another thread in the midst of what a process does. ``arrived`` says that it was."""
+
+    arrived = threading.Event()
+
+    def __init__(self) -> None:
+        self.arrived.set()
+        super().__init__()
 
 
 def told(rank: int, where: str, error: BaseException) -> dict[str, Any]:

@@ -26,6 +26,9 @@ from cadenza.distributed.world import World
 
 log = logging.getLogger("cadenza")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_REST, _MOMENT = 3.0, 0.05
+"""Seconds for which a process that leaves after a failure waits until all have cut their lines, and after that until
+their threads have noticed."""
 
 
 class Wire:
@@ -68,6 +71,9 @@ class Lifeline:
         self.on_failure: Callable[[dict[str, Any]], None] = lambda failure: None
         self.where: Callable[[], str] = lambda: "outside a run"
         self._over = threading.Event()
+        self._kept: list[socket.socket] = []
+        self._cut: set[int] = set()
+        self._all_cut = threading.Event()
         self._places: dict[int, str] = {}
         self._selector = selectors.DefaultSelector()
         self._wires: dict[int, Wire] = {}
@@ -145,6 +151,7 @@ class Lifeline:
         self.on_failure, self.where = lambda failure: None, lambda: "outside a run"
         if self._over.is_set():
             return
+        self.rest()
         for wire in list(self._wires.values()):
             wire.send(goodbye=True)
         self._over.set()
@@ -152,9 +159,18 @@ class Lifeline:
             with contextlib.suppress(OSError):
                 wire.end.shutdown(socket.SHUT_WR)
 
+    def rest(self) -> None:
+        """After a failure: waits a little until no process uses its connection to this one any more (see ``cut``)."""
+        if self.failure is not None and self._all_cut.wait(_REST):
+            time.sleep(_MOMENT)
+        while self._kept:
+            self._kept.pop().close()
+
     def _at_exit(self) -> None:
         if getattr(sys, "last_value", None) is None:  # after an uncaught exception the end of this process is news
             self.leave()
+        else:
+            self.rest()
 
     # In the thread of the lifeline ----------------------------------------------------------------------------------
 
@@ -180,6 +196,7 @@ class Lifeline:
             self._selector.unregister(wire.end)
             wire.end.close()
             self._wires.pop(wire.rank, None)
+            self._look_who_cut()
             if wire.rank >= 0 and not wire.said_goodbye and not self._over.is_set():
                 self._learn(gone(wire.rank))
             return
@@ -200,6 +217,11 @@ class Lifeline:
             wire.said_goodbye = True
         elif "failure" in message:
             self._learn(message["failure"])
+        elif "cut" in message:
+            self._cut.add(wire.rank)
+            self._look_who_cut()
+        elif "all_cut" in message:
+            self._all_cut.set()
         elif "ask" in message:
             self._answer(wire, message["ask"])
         elif "place" in message:
@@ -231,8 +253,26 @@ class Lifeline:
                 for wire in list(self._wires.values()):
                     wire.send(failure=failure)
             self.known.set()
-            cut(self.lines)
+            self._kept = cut(self.lines)
+            self._tell_of_cut()
             self.on_failure(failure)
         elif self.world.is_main:
             for wire in list(self._wires.values()):
                 wire.send(failure=self.failure)
+
+    def _tell_of_cut(self) -> None:
+        if self.world.is_main:
+            self._cut.add(self.world.rank)
+            self._look_who_cut()
+        else:
+            for wire in list(self._wires.values()):
+                wire.send(cut=True)
+
+    def _look_who_cut(self) -> None:
+        """Rank 0 tells when all that are left have cut their lines; without a connection to it nobody can know."""
+        wires = dict(self._wires)
+        done = self._cut >= {self.world.rank, *wires} if self.world.is_main else not wires
+        if done and not self._all_cut.is_set():
+            self._all_cut.set()
+            for wire in wires.values():
+                wire.send(all_cut=True)

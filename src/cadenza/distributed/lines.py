@@ -34,13 +34,30 @@ def _line(number: int) -> set[Line]:
         return {(number, one.getsockname(), one.getpeername())}
 
 
-def cut(lines: set[Line]) -> None:
-    """Ends every collective that waits, in this process and through it in the others: nccl aborts, the connections
-    of gloo, which knows no abort, are shut down. Afterwards the process groups cannot be used any more."""
-    for number, own, other in lines & open_lines():
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
+def _hold(line: Line) -> socket.socket | None:
+    """The connection, as one of our own; None if its number belongs to another by now."""
+    number, own, other = line
+    with contextlib.suppress(OSError):
+        one = socket.socket(fileno=os.dup(number))
+        with contextlib.suppress(OSError):
             if (one.getsockname(), one.getpeername()) == (own, other):
-                one.shutdown(socket.SHUT_RDWR)
+                return one
+        one.close()
+    return None
+
+
+def cut(lines: set[Line]) -> list[socket.socket]:
+    """Ends every collective of this process that waits: nccl aborts, and nothing more is read from the connections of
+    gloo, which knows no abort. Afterwards the process groups cannot be used any more.
+
+    The connections are returned, open: gloo forgets a send that fails while it answers a message, and who waits for
+    that send waits for ever. So nobody may find one closed before it has cut its own end.
+    """
+    kept = [one for line in lines & open_lines() if (one := _hold(line)) is not None]
+    for one in kept:
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RD)
     with contextlib.suppress(Exception):
         if dist.is_initialized() and "nccl" in str(dist.get_backend_config()):
             dist.group.WORLD.abort()  # type: ignore[union-attr]
+    return kept

@@ -33,6 +33,12 @@ def meet(world: World, device: torch.device, timeout: float) -> Lifeline:
     return lifeline
 
 
+def rest() -> None:
+    """Before this process ends with an error: nobody may still use a connection that closes with it."""
+    for _, lifeline in _last:
+        lifeline.rest()
+
+
 def part() -> None:
     """This process goes its own way, and the others need not wonder."""
     while _last:

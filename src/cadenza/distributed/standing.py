@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import faulthandler
+import os
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from cadenza.distributed.failure import RankFailed
+from cadenza.distributed.failure import Interrupted
 from cadenza.spans import place, whereabouts
 
 if TYPE_CHECKING:
     from cadenza.run import Run
 
-_PATIENCE = 5.0
-"""Seconds after which a process that is still busy when another failed is interrupted."""
+_PATIENCE, _AT_LAST = 5.0, 30.0
+"""Seconds after which a process that is still busy when another failed is interrupted, and after which one that cannot
+be interrupted is ended."""
 
 
 class Standing:
@@ -31,14 +36,30 @@ class Standing:
         """Another process failed: what this one waits for was cut off. If it is busy with something else, it has a
         little time to come by, and is then interrupted."""
         if failure["rank"] != self.rank:
-            threading.Thread(target=self._after_a_while, name="cadenza interrupts", daemon=True).start()
+            watch = threading.Thread(
+                target=self._after_a_while, args=(failure,), name="cadenza interrupts", daemon=True
+            )
+            watch.start()
 
-    def _after_a_while(self) -> None:
+    def _after_a_while(self, failure: dict[str, Any]) -> None:
         if self.over.wait(_PATIENCE):
             return
         with self._deciding:
-            if not self.over.is_set():
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), ctypes.py_object(RankFailed))
+            if self.over.is_set():
+                return
+            Interrupted.arrived.clear()
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), ctypes.py_object(Interrupted))
+        if not self.over.wait(_AT_LAST) and not Interrupted.arrived.is_set():
+            self._end_process(failure)
+
+    def _end_process(self, failure: dict[str, Any]) -> None:
+        """The run waits for something that never comes, where no exception reaches it."""
+        why = f"rank {failure['rank']} failed ({failure['said']})"
+        place = "waits where nothing can interrupt it, and is ended; it stands here:"
+        with contextlib.suppress(Exception):
+            print(f"cadenza: {why}, but rank {self.rank} {place}", file=sys.__stderr__, flush=True)
+            faulthandler.dump_traceback(sys.__stderr__ or 2)
+        os._exit(1)
 
     def end(self) -> None:
         """The run is over: nothing interrupts it any more, and an interruption that has not been raised yet is taken

@@ -34,12 +34,16 @@ def call(work: bytes) -> bytes:
     """Calls what was packed, together with the other processes; returns what it returned, packed."""
     import cloudpickle
 
-    from cadenza.distributed.meeting import part
+    from cadenza.distributed.meeting import part, rest
     from cadenza.distributed.world import World
 
     fn, args = pickle.loads(work)
     World.detect().join()
-    result = bytes(cloudpickle.dumps(fn(*args)))
+    try:
+        result = bytes(cloudpickle.dumps(fn(*args)))
+    except BaseException:
+        rest()
+        raise
     part()
     return result
 

@@ -1,0 +1,68 @@
+"""Connections are cut so that nobody waits for ever: this end reads no more, the other may still write."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from cadenza import launch
+from cadenza.distributed.lines import cut, open_lines
+
+from .crew import fitted, play
+from .trainings import BreaksOff
+
+
+@pytest.fixture
+def ends():
+    """The two ends of a connection on this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    with near, far:
+        yield near, far
+
+
+def line_of(end):
+    return {line for line in open_lines() if line[0] == end.fileno()}
+
+
+def test_a_cut_end_has_read_its_last(ends):
+    near, far = ends
+    far.sendall(b"before")
+    kept = cut(line_of(near))
+    assert near.recv(100) == b"before"
+    assert near.recv(100) == b""
+    kept[0].close()
+
+
+def test_the_other_end_may_write_until_the_kept_one_is_closed(ends):
+    near, far = ends
+    kept = cut(line_of(near))
+    near.close()  # as gloo does when it has read its last
+    for _ in range(3):
+        far.sendall(b"an answer")
+    kept[0].close()
+    with pytest.raises(ConnectionResetError):
+        far.recv(1)
+
+
+def test_a_number_that_belongs_to_another_is_left_alone(ends):
+    near, far = ends
+    lines = line_of(near)
+    os.dup2(far.fileno(), near.fileno())
+    assert cut(lines) == []
+
+
+def broken_off():
+    return fitted([BreaksOff(3)])["error"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_processes_that_fail_in_the_same_moment_all_end(tmp_path):
+    """Right after a collective, while some of its messages are still on their way."""
+    rounds = 200
+    found = launch(play, tmp_path, [(broken_off, ())] * rounds, workers=4, results="all", timeout=500)
+    assert all("broken off" in error for errors in found for error in errors)
