@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ class DDP(Together):
             "static_graph": static_graph,
             "find_unused_parameters": find_unused_parameters,
             "gradient_as_bucket_view": gradient_as_bucket_view,
-            "forward_sync_buffers": broadcast_buffers,
+            "broadcast_buffers": broadcast_buffers,
         }
         check_flags("DDP", self.flags.items())
         self.bucket_cap_mb, self.timeout, self.debug = bucket_cap_mb, timeout, debug
@@ -71,7 +72,7 @@ class DDP(Together):
                 device_ids=on_cuda(run.device),
                 bucket_cap_mb=self.bucket_cap_mb,
                 init_sync=first,
-                **self.flags,
+                **as_torch_names(self.flags),
             )
             ensemble.ride = Ride(module, ensemble.world.world_size) if isinstance(module, Carrier) else None
             ensemble.trained = trained(run.module)
@@ -81,8 +82,19 @@ class DDP(Together):
         self.wrap(run, ensemble)
 
     def __repr__(self) -> str:
-        chosen = {name: flag for name, flag in self.flags.items() if flag != (name == "forward_sync_buffers")}
+        chosen = {name: flag for name, flag in self.flags.items() if flag != (name == "broadcast_buffers")}
         return f"DDP({', '.join(f'{name}={flag}' for name, flag in chosen.items())})"
+
+
+def as_torch_names(flags: dict[str, Any]) -> dict[str, Any]:
+    """``flags`` as DistributedDataParallel calls them: from torch 2.13 on one of them has another name.
+
+    >>> list(as_torch_names({"static_graph": True}))
+    ['static_graph']
+    """
+    known = inspect.signature(DistributedDataParallel).parameters
+    other = {"broadcast_buffers": "forward_sync_buffers"} if "forward_sync_buffers" in known else {}
+    return {other.get(name, name): flag for name, flag in flags.items()}
 
 
 class Wrapped(DistributedDataParallel):
