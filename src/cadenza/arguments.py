@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from cadenza.callback import Callback
+from cadenza.clock import Duration
+from cadenza.data import length_of
 from cadenza.distributed import World
 from cadenza.registration import CallbackError, adopt, check_callback, check_together
+from cadenza.telling import warn
 from cadenza.training import Training
 
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
 ALONE = World()
+_WITHOUT_CUDA = "this torch was built without CUDA (pytorch.org tells how to install one with it)"
 
 
 def check_model(model: Any) -> None:
@@ -37,6 +44,11 @@ def check_experiment(experiment: Any) -> None:
     if isinstance(experiment, type):
         name = experiment.__name__
         raise TypeError(f'experiment is the class {name}; give an instance: {name}("project", "name")')
+    if experiment is not None and not hasattr(type(experiment), "folder") and not hasattr(experiment, "folder"):
+        raise TypeError(
+            f'experiment must be an Experiment, such as Experiment("project", "name"), or have a folder as that has, '
+            f"not {experiment!r}"
+        )
 
 
 def optimizers_of(optimizer: Any) -> list[Any]:
@@ -89,6 +101,32 @@ def check_trainable(training: Training) -> None:
         raise ValueError("the optimizer holds no parameter of this model; make it from model.parameters()")
 
 
+def tell_of_no_validation(run: Run, every: Duration) -> None:
+    """Warns if ``validate_every`` cannot have an effect: nothing is there to be validated, or the fit ends before."""
+    if not run.is_main or run._resume is not None:  # which may owe one that was due before
+        return
+    if run.val_loader is None:
+        says_when_to_test = run.test_loaders is not None and every.unit == "epochs"
+        if every != Duration(1, "epochs") and not says_when_to_test:
+            has_none = "has no effect, for there is no val_loader: fit(train_loader, val_loader, ...)"
+            warn(f'validate_every="{every}" {has_none}')
+        return
+    begins = run.clock.epochs if every.unit == "epochs" else run.clock.steps
+    ends = _end(run, every.unit)
+    if ends is not None and ends // every.amount == begins // every.amount:
+        warn(f'nothing will be validated: validate_every="{every}", and the fit ends at {Duration(ends, every.unit)}')
+
+
+def _end(run: Run, unit: str) -> int | None:
+    """How many epochs or steps there will be at most when this fit ends; None if that is not known."""
+    if unit == "epochs":
+        return run.num_epochs
+    if unit != "steps" or run.num_steps is not None or run.num_epochs is None:
+        return run.num_steps if unit == "steps" else None
+    batches = length_of(run.train_loader)
+    return None if batches is None else run.clock.steps + (run.num_epochs - run.clock.epochs) * batches
+
+
 def seed_of(seed: int | None, experiment: Any) -> int | None:
     """The seed that the trainer or its experiment says; if both do, it must be the same."""
     said = getattr(experiment, "seed", None)
@@ -103,7 +141,9 @@ def seed_of(seed: int | None, experiment: Any) -> int | None:
 def choose_device(device: str | torch.device, world: World = ALONE) -> torch.device:
     """``"auto"`` is the accelerator that is there, of several on a machine one for each process, else the CPU."""
     if device != "auto":
-        return world.device(str(device)) if str(device) == "cuda" else _named(device)
+        named = _named(device)
+        _refuse_missing(named)
+        return world.device("cuda") if str(device) == "cuda" else named
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return (
         world.device("cpu" if accelerator is None else accelerator.type)
@@ -121,6 +161,23 @@ def _named(device: Any) -> torch.device:
         raise type(error)(
             f'device must be "auto", "cpu", "cuda", "cuda:1", "mps" or a torch.device, not {device!r}{hint}'
         ) from error
+
+
+def _refuse_missing(device: torch.device) -> None:
+    """Torch would say so only when something is moved there, and not what else there is."""
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            built = torch.version.cuda or torch.version.hip
+            why = "torch finds no GPU (nvidia-smi and CUDA_VISIBLE_DEVICES may tell why)" if built else _WITHOUT_CUDA
+        elif (device.index or 0) >= (there := torch.cuda.device_count()):
+            why = f"there {'is 1 GPU' if there == 1 else f'are {there} GPUs'}, and the first is cuda:0"
+        else:
+            return
+    elif device.type == "mps" and not torch.backends.mps.is_available():
+        why = "torch finds no Apple GPU that it can use"
+    else:
+        return
+    raise RuntimeError(f'device="{device}" is not there: {why}. device="auto" takes what there is, or else the CPU')
 
 
 def _listed(value: Any, kind: type, name: str, wanted: str) -> list[Any]:

@@ -147,7 +147,7 @@ class Tape:
 
 def folder_for(run: Run, chosen: Path | None) -> Path:
     """Where the files of a run go: the chosen folder, else ``nan`` in that of its experiment, else a temporary one."""
-    experiment = getattr(run.experiment, "folder", run.experiment)
+    experiment = getattr(run.experiment, "folder", None)
     if chosen is not None:
         folder = chosen
     elif isinstance(experiment, str | os.PathLike):

@@ -24,6 +24,7 @@ from cadenza.arguments import (
     optimizers_of,
     schedulers_of,
     seed_of,
+    tell_of_no_validation,
 )
 from cadenza.callback import Callback, FunctionCallback
 from cadenza.clock import Clock, Duration
@@ -195,6 +196,7 @@ class Trainer:
             run.take_back()
             return self.history
         with run:
+            tell_of_no_validation(run, every)
             loop.fit(run, every)
         return self.history
 
@@ -220,7 +222,7 @@ class Trainer:
         """The outputs for ``loader`` in order, on the CPU; with ``device=None`` they stay where they were made."""
         check_loader("loader", loader, several=False)
         with self._run("predict") as run:
-            return loop.predict(run, loader, None if device is None else torch.device(device))
+            return loop.predict(run, loader, None if device is None else choose_device(device))
 
     def run(self, *, epochs: int | None = None, steps: int | None = None, resume: Any = None) -> Run:
         """A fit that you write yourself: ``with trainer.run(epochs=10) as run:`` and the verbs of ``run``."""

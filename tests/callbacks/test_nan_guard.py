@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -398,7 +399,7 @@ def test_the_file_goes_to_the_folder_or_to_the_experiment_or_to_a_temporary_one(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     assert file_of(folder=tmp_path / "here").parent == tmp_path / "here"
-    assert file_of(experiment=str(tmp_path / "run")).parent == tmp_path / "run" / "nan"
+    assert file_of(experiment=SimpleNamespace(folder=tmp_path / "run")).parent == tmp_path / "run" / "nan"
     temporary = file_of()
     assert temporary.is_relative_to(tmp_path / "tmp")
     assert temporary.parent.name == "nan"

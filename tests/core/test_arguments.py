@@ -4,6 +4,7 @@ loaders."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,8 @@ def made(**arguments: Any) -> Trainer:
         ({"criterion": "mse"}, "criterion must be a function of output and targets, not str"),
         ({"scheduler": StepLR}, "scheduler is the class StepLR; give an instance"),
         ({"experiment": Experiment}, "experiment is the class Experiment; give an instance"),
+        ({"experiment": "digits"}, "experiment must be an Experiment, such as .*, not 'digits'"),
+        ({"experiment": Path("runs")}, "experiment must be an Experiment"),
         ({"seed": "1"}, "seed must be a whole number or None, not '1'"),
         ({"seed": 1.5}, "seed must be a whole number"),
         ({"device": None}, "device must be .* not None"),
@@ -51,6 +54,75 @@ def test_a_class_in_place_of_a_model() -> None:
 def test_a_device_that_torch_does_not_know() -> None:
     with pytest.raises(RuntimeError, match="not 'gpu'; did you mean 'cuda'"):
         made(device="gpu")
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "words"),
+    [
+        ("cuda", 0, 'device="cuda" is not there: .*"auto" takes what there is, or else the CPU'),
+        ("cuda:7", 2, 'device="cuda:7" is not there: there are 2 GPUs, and the first is cuda:0'),
+        (torch.device("cuda", 1), 1, 'device="cuda:1" is not there: there is 1 GPU'),
+        ("mps", 0, 'device="mps" is not there: torch finds no Apple GPU'),
+    ],
+    ids=str,
+)
+def test_a_device_that_is_not_there(device: Any, gpus: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match=words):
+        made(device=device)
+    with pytest.raises(RuntimeError, match=words):
+        made().predict(tiny_loader(8), device=device)
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_why_there_is_no_gpu(built: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", "12.8" if built else None)
+    with pytest.raises(RuntimeError, match="nvidia-smi" if built else "built without CUDA"):
+        made(device="cuda")
+
+
+# When to validate -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", ["2 steps", "2 epochs", "300 seconds"])
+def test_when_to_validate_without_anything_to_validate(every: str) -> None:
+    with pytest.warns(UserWarning, match=f'validate_every="{every}" has no effect') as told:
+        made().fit(tiny_loader(), epochs=2, validate_every=every)
+    assert [one.filename for one in told] == [__file__]
+
+
+def test_when_to_validate_says_when_to_test_too() -> None:
+    history = made().fit(tiny_loader(), test_loaders=tiny_loader(8), epochs=2, validate_every="2 epochs")
+    assert len(history["test/loss"]) == 1
+
+
+def test_a_callback_may_bring_what_is_validated() -> None:
+    trainer = made()
+    trainer.on("before_run")(lambda run: setattr(run, "val_loader", tiny_loader(8)))
+    assert len(trainer.fit(tiny_loader(), epochs=2, validate_every="2 steps")["val/loss"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("limit", "every"),
+    [({"epochs": 2}, "3 epochs"), ({"steps": 4}, "5 steps"), ({"epochs": 1}, "4 steps")],  # an epoch has three
+    ids=str,
+)
+def test_a_fit_that_ends_before_the_first_validation(limit: dict[str, int], every: str) -> None:
+    with pytest.warns(UserWarning, match=f'nothing will be validated: validate_every="{every}", and the fit ends at'):
+        history = made().fit(tiny_loader(), tiny_loader(8), validate_every=every, **limit)  # type: ignore[arg-type]
+    assert "val/loss" not in history
+
+
+def test_a_fit_that_ends_with_its_only_validation() -> None:
+    for limit, every in (({"epochs": 2}, "2 epochs"), ({"steps": 4}, "4 steps"), ({"epochs": 1}, "3 steps")):
+        history = made().fit(tiny_loader(), tiny_loader(8), validate_every=every, **limit)  # type: ignore[arg-type]
+        assert len(history["val/loss"]) == 1
+
+
+# Optimizers and schedulers --------------------------------------------------------------------------------------------
 
 
 def test_the_same_optimizer_twice_would_step_twice() -> None:

@@ -21,7 +21,7 @@ def place_for(run: Run, path: str | os.PathLike[str] | None, name: str, *, plot:
     that name to the file's, so that several loaders do not overwrite each other.
     """
     experiment = run.experiment
-    folder = getattr(experiment, "folder", experiment)
+    folder = getattr(experiment, "folder", None)
     if path is not None:
         chosen = Path(path)
     elif isinstance(folder, str | os.PathLike):

@@ -14,7 +14,7 @@ from cadenza.recipes.blueprints import Blueprint
 from cadenza.recipes.errors import RecipeError
 from cadenza.recipes.monitors import unknown_monitor
 from cadenza.recipes.origins import Origins
-from cadenza.recipes.sections import Plan
+from cadenza.recipes.sections import RecipePlan
 from cadenza.registration import CallbackError, check_callback, check_together
 from cadenza.rng import seed_everything
 from cadenza.trainer import Trainer
@@ -48,7 +48,7 @@ class Built:
 class Builder:
     """Builds one plan. Nothing is written, and no folder is made: that happens when a run begins."""
 
-    def __init__(self, plan: Plan, origins: Origins) -> None:
+    def __init__(self, plan: RecipePlan, origins: Origins) -> None:
         self.plan, self.origins = plan, origins
 
     def callbacks(self) -> dict[str, Callback]:

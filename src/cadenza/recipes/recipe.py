@@ -11,7 +11,7 @@ from typing import Any
 from cadenza.recipes.building import Builder, Built
 from cadenza.recipes.errors import RecipeError
 from cadenza.recipes.files import READY, display, find_recipe, read_text, ready_names
-from cadenza.recipes.sections import Plan, Reader
+from cadenza.recipes.sections import Reader, RecipePlan
 from cadenza.recipes.user_modules import import_module
 
 
@@ -23,7 +23,9 @@ class Recipe:
     (1, ['checkpoint', 'early_stopping', 'metrics', 'one_cycle_schedule'])
     """
 
-    def __init__(self, file: Path, tree: dict[str, Any], written: dict[str, Any], plan: Plan, origins: Any) -> None:
+    def __init__(
+        self, file: Path, tree: dict[str, Any], written: dict[str, Any], plan: RecipePlan, origins: Any
+    ) -> None:
         self.file, self.tree, self.written, self.plan, self.origins = file, tree, written, plan, origins
 
     @property

@@ -20,7 +20,7 @@ _LOADER = "data_loader"
 
 
 @dataclass
-class Plan:
+class RecipePlan:
     """Everything that a recipe says, as blueprints and plain values."""
 
     model: Blueprint
@@ -44,7 +44,7 @@ class Reader:
     def __init__(self, tree: dict[str, Any], origins: Origins, allowed: Sequence[str] = ()) -> None:
         self.tree, self.check = tree, Checker(origins, allowed)
 
-    def plan(self) -> Plan:
+    def plan(self) -> RecipePlan:
         for key, value in self.tree.items():
             if key not in SECTIONS and key != "defaults":
                 self.check.refuse((key,), f"a recipe has no such key{self._place_of(key)}", value)
@@ -52,7 +52,7 @@ class Reader:
         if self.tree.get("model") is None:
             self.check.refuse((), "the recipe has no model; write model: {_target_: name, ...}")
         optimizers = self._optimizers()
-        return Plan(
+        return RecipePlan(
             model=self.check.object(self.tree["model"], "model", ("model",)),
             loss=self._optional("loss"),
             optimizers=optimizers,
