@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import warnings
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from cadenza.callbacks.early_stopping import EarlyStopping, Patience
 from cadenza.testing import tiny_classifier, tiny_loader
 
 from .saving import Break, Oops
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*The run is stopped:UserWarning")
 
 NAN, INF = math.nan, math.inf
 
@@ -81,6 +84,25 @@ class Told(Callback):
 def test_it_stops_at_the_epoch_that_the_rules_name(values, options, expected):
     stopping = EarlyStopping("val/score", **{"mode": "min", **options})
     assert epochs_of(values, stopping)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "told"),
+    [
+        ([5.0, NAN], {}, True),
+        ([5.0, INF], {}, True),
+        ([5.0, 9.0], {"divergence": 8.0}, True),
+        ([5.0, 9.0, 9.0], {"divergence": 8.0, "divergence_patience": 2}, True),
+        ([5.0, 6.0, 7.0], {"patience": 2}, False),
+        ([5.0, NAN, NAN], {"patience": 2, "check_finite": False}, False),
+        ([5.0, 2.0], {"threshold": 3.0}, False),
+    ],
+)
+def test_an_end_because_something_is_wrong_is_warned_of(values, options, told):
+    with warnings.catch_warnings(record=True, action="always") as heard:
+        reason = epochs_of(values, EarlyStopping("val/score", mode="min", **options))[1]
+    assert reason is not None
+    assert [str(one.message) for one in heard] == ([f"{reason}. The run is stopped"] if told else [])
 
 
 @pytest.mark.parametrize(

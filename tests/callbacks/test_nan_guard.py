@@ -17,6 +17,8 @@ from cadenza.callbacks import nan_guard
 from cadenza.callbacks.nan_guard import NaNGuard, NonFinite, largest
 from cadenza.testing import check_callback
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*The run is stopped:UserWarning")
+
 BATCHES = 12
 
 
@@ -420,7 +422,7 @@ def test_a_batch_that_cannot_be_kept_is_told_and_training_goes_on(tmp_path):
     trainer = make_trainer(guard, Main(), reason := Reason())
     with pytest.warns(UserWarning, match="keeps nothing for a replay") as told:
         trainer.fit(data, epochs=1)
-    assert len(told) == 1
+    assert ["The run is stopped" in str(one.message) for one in told] == [False, True]
     assert "at step 4 (epoch 0, batch 4); nothing was kept for a replay: the batch[2] is a Odd" in reason.said
     assert list(tmp_path.iterdir()) == []
 
@@ -486,3 +488,17 @@ def test_bad_arguments_are_refused(arguments, words):
 @pytest.mark.parametrize("guard", [NaNGuard.example(), NaNGuard("skip", watch="both")])
 def test_it_survives_what_can_happen_to_a_callback(guard):
     check_callback(guard)
+
+
+# Who hears of it ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("options", [{}, {"action": "skip", "max_in_row": 2}], ids=["stop", "too many skips"])
+def test_a_stop_is_warned_of_where_nobody_shows_it(options, tmp_path):
+    trainer = make_trainer(NaNGuard(check_every=1, folder=tmp_path, **options))
+    with pytest.warns(UserWarning, match="NaNGuard: the loss is (nan|inf) at .*The run is stopped") as told:
+        trainer.fit(make_data(bad=[2, 3]), epochs=1)
+    stops = [one for one in told if "The run is stopped" in str(one.message)]
+    assert [one.filename for one in stops] == [__file__]
+    assert str(stops[0].message) == f"{trainer.stop_reason}. The run is stopped"

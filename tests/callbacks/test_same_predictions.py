@@ -13,6 +13,8 @@ from cadenza import Callback, MainCallback, Trainer
 from cadenza.callbacks.same_predictions import AllPredictionsSame, all_same
 from cadenza.testing import tiny_loader
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*The run is stopped:UserWarning")
+
 
 class Table(nn.Module):
     """Answers with the rows of a table, whatever it is asked; its one parameter is never used."""
@@ -90,6 +92,12 @@ def test_pixels_of_one_class_are_the_same():
     assert "are 2" in run_over([pixels.tolist()], AllPredictionsSame("stop"), torch.zeros(2, 2, 2, dtype=torch.long))
     pixels[1, 0, 1, 1] = 5.0
     assert run_over([pixels.tolist()], AllPredictionsSame("stop"), torch.zeros(2, 2, 2, dtype=torch.long)) is None
+
+
+def test_a_stop_is_warned_of_too():
+    with pytest.warns(UserWarning, match="all 4 predictions .* are 1 .*The run is stopped") as told:
+        assert run_over([CLASS_1, CLASS_1], AllPredictionsSame("stop")) is not None
+    assert [one.filename for one in told] == [__file__]
 
 
 def test_it_warns_by_default_and_training_goes_on():

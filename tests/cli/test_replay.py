@@ -10,6 +10,8 @@ import pytest
 
 from cadenza.cli.main import main
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*The run is stopped:UserWarning")
+
 SCRIPT = """
 import torch
 from torch import nn

@@ -13,6 +13,8 @@ from cadenza import Callback, Trainer
 from cadenza.callbacks import NaNGuard
 from cadenza.lending import Lending, Loan
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*The run is stopped:UserWarning")
+
 BATCHES, BAD = 40, 30
 
 

@@ -18,6 +18,8 @@ from cadenza.callbacks.nan_guard import NaNGuard
 from cadenza.culprit import not_finite
 from cadenza.moment import CannotKeep, to_host
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*The run is stopped:UserWarning")
+
 BATCHES = 12
 SIGN = 100.0
 """What stands in the first feature of a batch in which a module is to misbehave."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
 from cadenza.callbacks.arguments import flags, is_number, is_whole, one_of, whole
+from cadenza.callbacks.faults import warn
 from cadenza.callbacks.monitored import newest_row, refuse_unknown
 from cadenza.history import Row
 
@@ -61,7 +62,8 @@ class EarlyStopping(Callback):
     never stops for that. ``mode`` is "min" or "max"; if it is None, the name of the metric decides, and
     ``trainer.explain()`` shows what was decided. ``threshold`` is good enough: the fit stops at the first value that is
     better than it. ``divergence`` is too bad: the fit stops when ``divergence_patience`` checks in a row were worse
-    than it. With ``check_finite`` the fit stops at the first NaN or infinity; without, those are bad checks.
+    than it. With ``check_finite`` the fit stops at the first NaN or infinity; without, those are bad checks. These two
+    are no good ends, and are warned of.
 
     A further fit after such a stop has the whole patience again, and the best value stays.
 
@@ -162,9 +164,19 @@ class EarlyStopping(Callback):
         if self._checked is None and place == self._place:
             return  # it was checked before the run was broken off
         self._checked, self._place = row, place
-        reason = self.check(run.metrics[self._name], f"epoch {run.epoch}, step {run.clock.steps}")
-        if reason is not None:
-            run.stop(f"{self.name}: {reason}")
+        value = run.metrics[self._name]
+        reason = self.check(value, f"epoch {run.epoch}, step {run.clock.steps}")
+        if reason is None:
+            return
+        if run.is_main and self._has_failed(value):
+            warn(f"{self.name}: {reason}. The run is stopped")
+        run.stop(f"{self.name}: {reason}")
+
+    def _has_failed(self, value: float) -> bool:
+        """Whether the fit stops because something is wrong, not because it is done."""
+        return (self.check_finite and not math.isfinite(value)) or (
+            self.divergence is not None and self._astray.bad >= (self._astray.patience or 1)
+        )
 
     @property
     def _name(self) -> str:

@@ -52,7 +52,8 @@ class NaNGuard(Callback):
     ``action="skip"`` has to know at once and waits for the device in each batch: a batch whose loss is not finite is
     not back-propagated, with ``watch="gradients"`` a step on such gradients is not made, and buffers that the batch
     made non-finite are put back. After ``max_in_row`` such batches in a row the run is stopped. Nothing is hidden:
-    the loss of a hit counts in the mean, so ``train/loss`` of that epoch is NaN.
+    a stop and the first skip are warned of, and the loss of a hit counts in the mean, so ``train/loss`` of that epoch
+    is NaN.
 
     ``watch`` is "loss", "gradients" or "both". Gradients are looked at as the step uses them; where an fp16 scaler
     withholds a step, it is no hit. Watching gradients opens a fused step, watching the loss does not.
@@ -63,15 +64,16 @@ class NaNGuard(Callback):
     held. ``snapshot_every=None`` keeps nothing and writes no file. The first hit of a fit is written to ``folder``,
     else to the folder ``nan`` of the run's experiment, else to a temporary one; the message says where.
 
-    >>> import cadenza, torch
+    >>> import cadenza, torch, warnings
     >>> from cadenza.testing import tiny_classifier, tiny_loader
     >>> model = tiny_classifier()
     >>> sgd, loss = torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.CrossEntropyLoss()
     >>> trainer = cadenza.Trainer(model, sgd, loss, callbacks=[NaNGuard(check_every=2)], device="cpu")
     >>> batches = [(x / 0 if index == 1 else x, y) for index, (x, y) in enumerate(tiny_loader())]
-    >>> _ = trainer.fit(batches, epochs=3)
-    >>> trainer.clock.batches
-    2
+    >>> with warnings.catch_warnings(record=True, action="always") as told:
+    ...     _ = trainer.fit(batches, epochs=3)
+    >>> trainer.clock.batches, str(told[0].message)[:24]
+    (2, 'NaNGuard: the loss is na')
     """
 
     order = Order.PREPARE - 1
@@ -270,7 +272,9 @@ class NaNGuard(Callback):
         self._over = True
         if self.action == "raise":
             raise NonFinite(said)
-        run.stop(f"{said}, {self._in_row} batches in a row" if self.action == "skip" else said)
+        said = f"{said}, {self._in_row} batches in a row" if self.action == "skip" else said
+        warn(f"{said}. The run is stopped")
+        run.stop(said)
 
     def _write(self, run: Run, kind: str, place: Place, value: float) -> str:
         if self.file is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import is_number, one_of
+from cadenza.callbacks.faults import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -36,13 +36,13 @@ class AllPredictionsSame(Callback):
     It looks at the outputs of the validation pass as they are made, without a second pass, and compares them on the
     device; the answer is read once, at the end of the pass. Each validation loader is judged for itself.
 
-    ``action`` is "warn" or "stop". ``predictions`` says what counts as the prediction: "class", the index of the
-    largest output along dimension 1; "value", the output itself; or a function from ``run.output`` to a tensor whose
-    first dimension counts the samples. If it is None, whole-number targets mean "class" where the output has a
-    dimension 1 of at least 2, and everything else "value". With ``value`` only that one prediction is looked for, such
-    as class 0. ``tolerance`` is how much two values may differ and still be the same.
+    ``action`` is "warn" or "stop", which warns too. ``predictions`` says what counts as the prediction: "class", the
+    index of the largest output along dimension 1; "value", the output itself; or a function from ``run.output`` to a
+    tensor whose first dimension counts the samples. If it is None, whole-number targets mean "class" where the output
+    has a dimension 1 of at least 2, and everything else "value". With ``value`` only that one prediction is looked for,
+    such as class 0. ``tolerance`` is how much two values may differ and still be the same.
 
-    >>> import cadenza, torch
+    >>> import cadenza, torch, warnings
     >>> from cadenza.testing import tiny_loader
     >>> model = torch.nn.Linear(4, 3)
     >>> with torch.no_grad():
@@ -50,9 +50,10 @@ class AllPredictionsSame(Callback):
     >>> sgd, loss = torch.optim.SGD(model.parameters(), lr=1e-6), torch.nn.CrossEntropyLoss()
     >>> same = AllPredictionsSame(action="stop")
     >>> trainer = cadenza.Trainer(model, sgd, loss, callbacks=[same], device="cpu")
-    >>> _ = trainer.fit(tiny_loader(), tiny_loader(), epochs=5)
-    >>> trainer.clock.epochs
-    1
+    >>> with warnings.catch_warnings(record=True, action="always") as told:
+    ...     _ = trainer.fit(tiny_loader(), tiny_loader(), epochs=5)
+    >>> trainer.clock.epochs, str(told[0].message)
+    (1, 'AllPredictionsSame: all 24 predictions on the validation set are 1 (epoch 0). The run is stopped')
     """
 
     order = Order.MEASURE
@@ -111,9 +112,10 @@ class AllPredictionsSame(Callback):
         loader = f"validation loader {run.loader_name!r}" if run.loader_name else "the validation set"
         said = f"{self.name}: all {self._samples} predictions on {loader} are {what} (epoch {run.epoch})"
         if self.action == "stop":
+            warn(f"{said}. The run is stopped")
             run.stop(said)
         else:
-            warnings.warn(said, stacklevel=2)
+            warn(said)
 
     def close(self) -> None:
         self._forget()
