@@ -160,7 +160,7 @@ def test_a_mail_arrives_at_the_end_with_metrics_and_plots():
     text = mail.get_body().get_content()
     assert text.startswith("2 epochs, 6 steps, 0:00:0")
     best = trainer.best
-    assert f"best val/loss {best.value:#.4g} (epoch {best.epoch}, step {best.step})" in text
+    assert f"best val/loss {best.value:#.4g} (epoch {best.epoch + 1}, step {best.step})" in text
     assert f"train/loss {trainer.history['train/loss'][-1]:#.4g}" in text
     (attached,) = mail.iter_attachments()
     assert (attached.get_filename(), attached.get_content_type()) == ("history.png", "image/png")

@@ -122,7 +122,7 @@ def test_four_significant_digits(time):
     values = {"a": 0.123456, "b": 1234.56, "c": 1e-7 / 3, "d": float("nan"), "e": 123456.0, "f": torch.tensor(0.5)}
     trainer.on("after_train_epoch")(lambda run: [run.log(name, value) for name, value in values.items()])
     trainer.fit(Slow(time, [2], 1.0), epochs=1)
-    expected = "a 0.1235  b 1235  c 3.333e-08  d nan  e 1.235e+05  f 0.5000"
+    expected = "a 0.1235  b 1235  c 3.333e-08  d nan  e 123,456  f 0.5000"
     assert out.getvalue() == f"epoch 1/1  train/loss 2.000  {expected}  1.0 s\n"
 
 

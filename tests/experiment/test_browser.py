@@ -171,6 +171,49 @@ def test_smoothing_log_axis_and_other_axes(browser: Any, pages: dict[str, Path])
     assert browser.get_log("browser") == []
 
 
+@pytest.mark.parametrize(("low", "high"), [(0, 2e17), (0, 250_000), (0.010078, 0.010102), (-3e-9, 8e-9)])
+def test_no_number_beside_an_axis_is_cut(browser: Any, pages: dict[str, Path], low: float, high: float) -> None:
+    opened(browser, pages["one"])
+    labels, widest, room = browser.execute_script(
+        f"""const c = [...report.charts.values()][0];
+        c.batch(() => c.setScale("y", {{min: {low}, max: {high}}}));
+        const axis = c.axes[1], pen = document.createElement("canvas").getContext("2d");
+        pen.font = getComputedStyle(c.root).font.replace(/^.*?px/, "12px");
+        return [axis._values, Math.max(...axis._values.map(v => pen.measureText(v).width)), axis._size]"""
+    )
+    assert len(set(labels)) == len(labels) > 2
+    assert widest + 15 <= room
+
+
+def test_a_click_shows_a_picture_large(browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages["one"])
+    width = "return document.querySelector('.gallery img').getBoundingClientRect().width"
+    picture = browser.find_element("css selector", ".gallery img")
+    browser.execute_script("arguments[0].scrollIntoView()", picture)
+    WebDriverWait(browser, 60).until(lambda b: b.execute_script("return arguments[0].naturalWidth > 0", picture))
+    before = browser.execute_script(width)
+    browser.execute_script("arguments[0].click()", picture)
+    assert browser.execute_script(width) > before
+    browser.execute_script("arguments[0].click()", picture)
+    assert browser.execute_script(width) == before
+
+
+def test_the_legend_tells_dashed_lines_from_others(browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages["both"])
+    styles = browser.execute_script(
+        "return [...document.querySelector('.panel').querySelectorAll('.u-legend .u-series')].slice(1)"
+        ".map(e => [e.querySelector('.u-label').textContent, e.querySelector('.u-marker').style.borderStyle])"
+    )
+    assert dict(styles)["[1] train/loss"] == "dashed"
+    assert dict(styles)["[1] val/loss"] == "solid"
+
+
+def test_on_a_phone_the_values_of_settings_have_room(browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages["one"], 390)
+    widths = browser.execute_script("return [...document.querySelectorAll('.pairs td')].map(e => e.offsetWidth)")
+    assert min(widths) > 150
+
+
 def test_light_and_dark_by_the_button(browser: Any, pages: dict[str, Path]) -> None:
     opened(browser, pages["one"])
     back = "return getComputedStyle(document.body).backgroundColor"

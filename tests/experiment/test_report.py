@@ -102,6 +102,23 @@ def test_everything_is_in_it(tmp_path: Path) -> None:
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
 
+def test_the_score_is_in_the_order_of_play(tmp_path: Path) -> None:
+    said = Page(fitted(tmp_path, epochs=1).report_file).text
+    places = [said.index(point) for point in ("on_iter_forward", "on_iter_zero_grad", "on_lr_adjust", "after_epoch")]
+    assert places == sorted(places)
+
+
+def test_a_picture_of_few_pixels_is_drawn_larger(tmp_path: Path) -> None:
+    class Shows(Callback):
+        def after_run(self, run: Any) -> None:
+            run.experiment.image("few", torch.rand(8, 8))
+            run.experiment.image("many", torch.rand(200, 200))
+
+    page = fitted(tmp_path, Shows(), epochs=1).report_file.read_text()
+    drawn = dict(re.findall(r'<img( class="small")? src="[^"]*" alt="(few|many)', page))
+    assert {name: bool(small) for small, name in drawn.items()} == {"few": True, "many": False}
+
+
 def test_all_text_is_escaped(tmp_path: Path) -> None:
     class Hostile(Callback):
         name = f"a {HOSTILE}"

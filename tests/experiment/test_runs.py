@@ -72,6 +72,11 @@ def test_without_a_recipe_what_the_run_itself_shows_is_compared(tmp_path: Path) 
     assert dict(compare_runs([one, two]).settings) == {"optimizer.lr": [0.1, 0.2], "epochs": [2, 3]}
 
 
+def test_what_differs_in_the_last_digit_looks_different(tmp_path: Path) -> None:
+    found = compare_runs([fitted(tmp_path, lr=lr, epochs=1).folder for lr in (0.1, 0.1000001)])
+    assert [line.split() for line in str(found).splitlines() if "lr" in line] == [["optimizer.lr", "0.1", "0.1000001"]]
+
+
 def test_one_run_is_nothing_to_compare(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two or more"):
         compare_runs([tmp_path])

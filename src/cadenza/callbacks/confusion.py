@@ -143,7 +143,7 @@ class ConfusionMatrix(Callback, Faults):
 
 def _title(run: Run) -> str:
     loader = f" loader {run.loader_name}" if run.loader_name else ""
-    return f"{run.stage}{loader}, epoch {run.epoch}" if run.mode == "fit" else f"{run.stage}{loader}"
+    return f"{run.stage}{loader}, epoch {run.epoch + 1}" if run.mode == "fit" else f"{run.stage}{loader}"
 
 
 def _over_ranks(counts: Tensor | None, run: Run) -> Tensor | None:

@@ -109,7 +109,7 @@ class GradientPlot(Callback, Faults):
     def after_train_epoch(self, run: Run) -> None:
         if self._measured:
             spreads = run.store["gradient_plot"] = [measured.read() for measured in self._measured]
-            figure = draw_spreads(spreads, self.kind, f"gradients at step {self._at} (epoch {run.epoch})")
+            figure = draw_spreads(spreads, self.kind, f"gradients at step {self._at} (epoch {run.epoch + 1})")
             path = place_for(run, self.path, f"gradients-{{epoch}}.{self.format}", plot=True)
             keep_figure(run, self.name, figure, path)
         elif not self._warned and run.stop_reason is None:

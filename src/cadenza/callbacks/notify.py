@@ -184,7 +184,7 @@ class Notify(Callback):
             lines.append(f"stopped: {run.stop_reason}")
         if run.best is not None:
             best = run.best
-            lines.append(f"best {best.name} {number(best.value)} (epoch {best.epoch}, step {best.step})")
+            lines.append(f"best {best.name} {number(best.value)} (epoch {best.epoch + 1}, step {best.step})")
         lines += [f"{name} {number(value)}" for name, value in metrics.items()]
         lines += [f"not attached: {name}" for name in left_out]
         if hasattr(run.experiment, "folder"):

@@ -150,7 +150,7 @@ class Visualize(Callback, Faults):
                 Sample(one.image.to(host), to_device(one.predicted, host), to_device(one.true, host)) for one in samples
             ]
             where = f"{run.stage}{f' loader {run.loader_name}' if run.loader_name else ''}"
-            figure = draw_samples(here, self.look, f"{where}, epoch {run.epoch}, step {run.clock.steps}")
+            figure = draw_samples(here, self.look, f"{where}, epoch {run.epoch + 1}, step {run.clock.steps}")
             path = place_for(run, self.path, f"predictions-{{stage}}-{{epoch}}.{self.format}", plot=True)
             keep_figure(run, f"{self.name} {run.stage}", figure, path)
 

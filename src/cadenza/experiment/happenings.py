@@ -53,5 +53,5 @@ class Happenings:
     def write_skips(self, run: Run) -> None:
         if self.skips:
             many = "s were" if self.skips > 1 else " was"
-            self.add("skip", f"{self.skips} step{many} skipped in epoch {run.epoch}", run, count=self.skips)
+            self.add("skip", f"{self.skips} step{many} skipped", run, count=self.skips)
             self.skips = 0

@@ -71,7 +71,7 @@ class Journal:
         for written in rows:
             self.happened.look_at(written)
             if written["kind"] == "epoch":
-                self.log.write(text_line({name: value for name, value in written.items() if name != "kind"}))
+                self.log.write(text_line(_to_read(written)))
 
     def _begin_anew(self, run: Run, waiting: int) -> None:
         """A training from the beginning in a folder with the rows of another: those get another name."""
@@ -94,7 +94,9 @@ class Journal:
             self.metrics.cut(rows)
         else:  # the checkpoint is of another folder: its rows are in the history
             self.metrics.rewrite(row.as_dict() for row in run.history.rows if row.complete)
-        said = f"resumed at step {run.clock.steps} in epoch {run.epoch}" + (f"; {cut} rows were cut" if cut > 0 else "")
+        said = f"resumed at step {run.clock.steps} in epoch {run.epoch + 1}" + (
+            f"; {cut} rows were cut" if cut > 0 else ""
+        )
         self.happened.add("resume", said, run, cut=max(cut, 0))
         self.log.write(said)
 
@@ -150,6 +152,11 @@ class Journal:
             if error is None:
                 raise
             warnings.warn(f"the end of the run could not be written to {self.folder}: {late}", stacklevel=2)
+
+
+def _to_read(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of an epoch for the log, where epochs are counted from 1, as on the screen and in the report."""
+    return {name: value + 1 if name == "epoch" else value for name, value in row.items() if name != "kind"}
 
 
 def _plain(value: float) -> float | str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,14 +63,17 @@ class Comparison:
         parts = []
         for title, rows in (("runs", self.facts), ("set differently", self.settings), ("metrics", self.metrics)):
             names = [f"[{index + 1}]" for index in range(len(self.runs))]
-            lines = [[name, *map(_shown, values)] for name, values in rows] or [["nothing", *[""] * len(names)]]
+            shown = str if rows is self.settings else number  # what was set differently has to look different
+            lines = [[name, *(_cell(value, shown) for value in values)] for name, values in rows] or [
+                ["nothing", *[""] * len(names)]
+            ]
             parts.append(text_table([title, *names], lines, left=1))
         listed = "\n".join(f"[{index + 1}] {run}" for index, run in enumerate(self.runs))
         return "\n\n".join([listed, *parts])
 
 
-def _shown(value: Any) -> str:
-    return "" if value is None else number(value) if isinstance(value, float) else str(value)
+def _cell(value: Any, shown: Callable[[float], str]) -> str:
+    return "" if value is None else shown(value) if isinstance(value, float) else str(value)
 
 
 def compare_runs(runs: Sequence[RunName]) -> Comparison:
@@ -102,8 +105,8 @@ def _facts(records: Sequence[Record]) -> list[tuple[str, list[Any]]]:
     facts: list[tuple[str, list[Any]]] = [("state", [record.state for record in records])]
     facts += [(name, [record.status.get(name) for record in records]) for name in ("epochs", "steps", "seconds")]
     facts.append(("seed", [record.details.get("seed") for record in records]))
-    facts.append(("commit", [_commit(record) for record in records]))
-    return facts
+    commits = [_commit(record) for record in records]
+    return facts if all(commit is None for commit in commits) else [*facts, ("commit", commits)]
 
 
 def _commit(record: Record) -> str | None:

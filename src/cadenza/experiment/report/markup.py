@@ -37,7 +37,7 @@ def duration(seconds: float) -> str:
     >>> duration(0.25), duration(75), duration(3 * 3600 + 120)
     ('0.2 s', '1 min 15 s', '3 h 2 min')
     """
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

@@ -13,6 +13,8 @@ from cadenza.experiment.report.markup import folded, text
 ROOM = 1_500_000
 """So many bytes of images a page holds; encoded they are a third more."""
 _TYPES = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
+_SMALL = 160
+"""Pictures that are not so many pixels wide are drawn with larger ones."""
 _NUMBER = re.compile(r"[-_]?\d+$")
 
 
@@ -49,10 +51,17 @@ def _note(record: Record, left_out: list[str]) -> str:
 
 
 def _picture(path: Path) -> str:
-    packed = base64.b64encode(path.read_bytes()).decode("ascii")
+    content = path.read_bytes()
+    packed = base64.b64encode(content).decode("ascii")
     name = text(path.stem)
     source = f"data:{_TYPES[path.suffix]};base64,{packed}"
-    return f'<figure><img src="{source}" alt="{name}" loading="lazy"><figcaption>{name}</figcaption></figure>'
+    small = ' class="small"' if _is_small(content) else ""
+    return f'<figure><img{small} src="{source}" alt="{name}" loading="lazy"><figcaption>{name}</figcaption></figure>'
+
+
+def _is_small(content: bytes) -> bool:
+    """Whether this is a PNG file of so few pixels that it has to be drawn larger to be seen: a digit of 8 x 8."""
+    return content.startswith(b"\x89PNG") and 0 < int.from_bytes(content[16:20], "big") < _SMALL
 
 
 def histograms(media: list[dict[str, Any]]) -> str:

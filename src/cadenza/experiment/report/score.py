@@ -35,10 +35,8 @@ def _span(name: str, players: Mapping[str, list[str]], stage: str | None, stages
     own = next((one for one in STAGES if name == f"{one}_epoch"), stage)
     before = "".join(_point(f"{kind}_{name}", players) for kind in ("before", "around"))
     behaviours = [point for point in POINTS.values() if point.kind is Kind.BEHAVIOUR and point.span == name]
-    inside = "".join(_point(point.name, players, behaves=True) for point in behaviours if _mine(point.name, own))
-    for inner in span.inside:
-        if _belongs(inner, name, own, stages):
-            inside += _span(inner, players, own, stages)
+    inside = "".join(_span(inner, players, own, stages) for inner in span.inside if _belongs(inner, name, own, stages))
+    inside += "".join(_point(point.name, players, behaves=True) for point in behaviours if _mine(point.name, own))
     after = _point(f"after_{name}", players)
     if not (before or inside or after):
         return ""

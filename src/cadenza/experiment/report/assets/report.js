@@ -33,9 +33,19 @@
     });
   };
 
+  const extreme = (value) => Math.abs(value) >= 1e9 || (value !== 0 && Math.abs(value) < 1e-4);
   const number = (value) => value === null || value === undefined ? "–"
-    : Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-4) ? value.toExponential(3)
+    : extreme(value) ? value.toExponential(3)
+    : Math.abs(value) >= 1e4 ? Math.round(value).toLocaleString("en-US")
     : String(+value.toPrecision(5));
+
+  // Beside an axis: as short as can be, and with the digits in which two neighbours differ.
+  const tick = (value) => {
+    if (value === null || value === undefined) return "";
+    const clean = +value.toPrecision(8);
+    return extreme(clean) ? clean.toExponential() : Math.abs(clean) >= 1e4 ? clean.toLocaleString("en-US") : String(clean);
+  };
+  const room = (_, labels) => Math.max(62, 20 + 7.2 * Math.max(0, ...(labels ?? []).map((label) => label.length)));
 
   const tables = (panel) => {
     const found = [], lines = [];
@@ -79,9 +89,9 @@
       width: Math.max(place.clientWidth, 200),
       height: 230,
       scales: { x: { time: false }, y: settings.log ? { distr: 3 } : {} },
-      axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => tick === null ? "" : number(tick)) }],
+      axes: [axis, { ...axis, size: room, values: (_, ticks) => ticks.map(tick) }],
       cursor: { sync: { key: "report", setSeries: false }, drag: { x: true, y: false }, dataIdx: nearest },
-      legend: { live: true },
+      legend: { live: true, markers: { dash: (_, index) => lines[index - 1]?.dash ? "dashed" : "solid" } },
       series: [{ label: settings.axis, value: (_, value) => number(value) },
         ...lines.map((line) => ({ ...line, value: (_, value) => number(value) }))],
     };
@@ -125,6 +135,10 @@
   control("axis", "change", (input) => { settings.axis = input.value; });
   control("log", "change", (input) => { settings.log = input.checked; });
   control("smooth", "input", (input) => { settings.smooth = +input.value; input.nextElementSibling.value = input.value; });
+
+  document.querySelectorAll(".gallery img").forEach((image) => {
+    image.addEventListener("click", () => image.parentElement.classList.toggle("large"));
+  });
 
   const paint = () => {
     document.querySelectorAll(".swatch").forEach((swatch) => { swatch.style.background = colour("--c" + (+swatch.dataset.run % 8)); });
