@@ -83,6 +83,15 @@ class Callback(Stubs):
         """Whether it will have something to keep, even if it has nothing yet."""
         return overrides(type(self), "state_dict")
 
+    def _carries_over(self) -> bool:
+        """Whether it holds something of the training before, which would go on to count in that of another model."""
+        if not self._keeps_state() or self._begins_anew:
+            return False
+        try:
+            return _holds_something(self.state_dict())
+        except Exception:  # a user's, which expects to be asked inside a run
+            return True
+
     def recorded_as(self, run: Run) -> Hashable:
         """What a capturable callback will do in this step, as far as the host decides it: steps that differ in it are
         recorded one by one. Asked before each step that may be recorded or replayed."""
@@ -94,6 +103,15 @@ class Callback(Stubs):
 
     def close(self) -> None:
         """Called once at the end of every run, however it ended."""
+
+
+def _holds_something(state: Any) -> bool:
+    """Whether there is more in ``state`` than zeros, None and empty containers."""
+    if isinstance(state, dict):
+        return any(map(_holds_something, state.values()))
+    if isinstance(state, list | tuple):
+        return any(map(_holds_something, state))
+    return bool(state.numel()) if hasattr(state, "numel") else bool(state)
 
 
 def overrides(cls: type, point: str) -> bool:

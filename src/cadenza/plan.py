@@ -240,17 +240,18 @@ def warn_of_another_model(callbacks: Sequence[Callback], run: Run) -> None:
     """What a callback keeps is about the model that it was trained with: the best value, an average of the weights."""
     elsewhere = []
     for callback in callbacks:
-        if not callback._keeps_state() or callback._begins_anew:
+        if not callback._keeps_state():
             continue
         key = id(callback)
         known = _trained_with.get(key)
-        if known is not None and known[1]() is not run.module and run._resume is None:
+        is_other = known is not None and known[1]() is not run.module and run._resume is None
+        if is_other and callback._carries_over():
             elsewhere.append(callback.name)
         forget = weakref.ref(callback, lambda _, key=key: _trained_with.pop(key, None) and None)  # type: ignore[misc]
         _trained_with[key] = (forget, weakref.ref(run.module))
     if elsewhere:
         warn(
-            f"{', '.join(elsewhere)} took part in the training of another model, and what is kept of that may go on to "
+            f"{', '.join(elsewhere)} took part in the training of another model, and what is kept of that goes on to "
             "count; give each trainer its own instances"
         )
 

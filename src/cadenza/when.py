@@ -136,6 +136,9 @@ class When(Callback):
     def _keeps_state(self) -> bool:
         return self.callback._keeps_state()
 
+    def _carries_over(self) -> bool:
+        return self.callback._carries_over()
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.callback.load_state_dict(state)
 

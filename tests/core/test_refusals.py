@@ -5,11 +5,26 @@ from __future__ import annotations
 import dataclasses
 import gc
 import threading
+import warnings
 
 import pytest
 import torch
 
-from cadenza import Callback, Trainer, Watch, plan
+from cadenza import Callback, Trainer, Watch, When, plan
+from cadenza.callbacks import (
+    EMA,
+    Accumulate,
+    CosineSchedule,
+    EarlyStopping,
+    LRMonitor,
+    Metrics,
+    MixUp,
+    NaNGuard,
+    PlateauSchedule,
+    Schedule,
+    StepSchedule,
+    accuracy,
+)
 from cadenza.registration import CallbackError
 from cadenza.testing import Recorder
 
@@ -287,3 +302,48 @@ def test_a_callback_that_goes_on_with_another_model_is_told():
     del counts, again
     gc.collect()
     assert len(plan._trained_with) < before
+
+
+@pytest.mark.parametrize(
+    ("callback", "named"),
+    [
+        (lambda: EarlyStopping("train/loss"), True),
+        (lambda: EMA(0.9), True),
+        (lambda: MixUp(), True),  # its own generator goes on
+        (lambda: PlateauSchedule("train/loss"), True),  # its reductions stay
+        (lambda: When(EMA(0.9), every="2 steps"), True),
+        (lambda: CosineSchedule(), False),
+        (lambda: When(StepSchedule(2), every="1 step"), False),
+        (
+            lambda: Schedule(torch=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1), cadence="step"),
+            False,
+        ),
+        (lambda: LRMonitor("1 step"), False),
+        (lambda: Accumulate(2), False),
+        (lambda: Metrics({"accuracy": accuracy}), False),
+        (lambda: NaNGuard(), False),  # no hit so far
+    ],
+)
+def test_only_what_is_carried_over_to_another_model_is_told(callback, named):
+    one = callback()
+    make_trainer(one).fit(batches(3), epochs=2)
+    with warnings.catch_warnings(record=True, action="always") as told:
+        make_trainer(one).fit(batches(3), epochs=2)
+    assert ["took part in the training of another model" in str(said.message) for said in told] == [True] * named
+
+
+def test_a_state_that_cannot_be_asked_for_outside_of_a_run_is_told_all_the_same():
+    class Late(Callback):
+        def before_run(self, run):
+            self.kept = run.clock
+
+        def state_dict(self):
+            return {"steps": self.kept.steps}
+
+        def close(self):
+            del self.kept
+
+    late = Late()
+    make_trainer(late).fit(batches(1), epochs=1)
+    with pytest.warns(UserWarning, match="Late took part in the training of another model"):
+        make_trainer(late).fit(batches(1), epochs=1)

@@ -90,6 +90,12 @@ class CurveDriver:
 
     # State ----------------------------------------------------------------------------------------------------------
 
+    def carries_over(self) -> bool:
+        """Whether something of this training would count in another one: most begin anew with each fit."""
+        if self._loaded is not None or isinstance(self.curve, Plateau):
+            return True
+        return not self.course.spans_fit and self._began not in (None, (0, 0))
+
     def state_dict(self) -> dict[str, Any]:
         state = self._loaded
         if state is None:

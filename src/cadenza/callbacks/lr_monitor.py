@@ -81,6 +81,8 @@ class LRMonitor(Callback):
         for name, value in self._used.items():
             run.log(name, value)
 
+    _begins_anew = True
+
     def state_dict(self) -> dict[str, Any]:
         return {"used": dict(self._used)} if self._used else {}
 

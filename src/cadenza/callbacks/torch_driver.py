@@ -115,6 +115,10 @@ class TorchDriver:
 
     # State ----------------------------------------------------------------------------------------------------------
 
+    def carries_over(self) -> bool:
+        """Whether something of this training would count in another one: each optimizer gets a new scheduler."""
+        return self._loaded is not None
+
     def state_dict(self) -> dict[str, Any]:
         if self._loaded is not None:
             return {"schedulers": self._loaded}
