@@ -340,6 +340,8 @@ def test_a_state_that_cannot_be_asked_for_outside_of_a_run_is_told_all_the_same(
         def state_dict(self):
             return {"steps": self.kept.steps}
 
+        def load_state_dict(self, state): ...
+
         def close(self):
             del self.kept
 
