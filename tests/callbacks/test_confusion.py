@@ -220,7 +220,7 @@ def test_the_figure_shows_counts_with_names_and_labels(tmp_path):
     axes, bar = figure.axes
     assert cells(figure) == ["6", "2", "0", "1", "9", "0", "0", "0", "2"]
     assert (axes.get_xlabel(), axes.get_ylabel(), bar.get_ylabel()) == ("predicted", "true", "samples")
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog", "a bird with a very…"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog", "a bird with…ng name"]
     assert axes.get_title() == "val: 85.0% right"
     assert axes.images[0].get_array().tolist() == MATRIX.tolist()
     assert_nothing_is_cut(figure)

@@ -15,6 +15,7 @@ from cadenza.callbacks import cost_ledger, costs
 from cadenza.callbacks.accumulate import Accumulate
 from cadenza.callbacks.cost_ledger import CostLedger
 from cadenza.callbacks.costs import Costs
+from cadenza.experiment import Experiment
 from cadenza.testing import Recorder, check_callback, tiny_classifier, tiny_loader
 
 
@@ -390,6 +391,24 @@ def test_the_table_lists_who_took_how_long_at_which_point(time):
         "Clip                after_epoch      1      2.000    0.002",
     ]
     assert str(Costs()) == "no batch was measured, and nobody played outside of batches"
+
+
+def test_many_that_took_next_to_nothing_are_one_line(time):
+    ledger = ledger_of(4)
+    many = [Spends(time, f"Small{number}", after_epoch=100) for number in range(30)]
+    made(Slow(time), Spends(time, "Large", after_epoch=2000), *many, ledger).fit(Loader(time, 20), epochs=1)
+    lines = ledger.stream.getvalue().splitlines()
+    listed = lines[lines.index("") + 3 :]
+    assert len(listed) == 11
+    assert listed[0].split() == ["Large", "after_epoch", "1", "2.000", "0.002"]
+    assert listed[-1] == "21 more, 0.002 seconds in all"
+    assert len([row for row in ledger.costs.rows() if row["stage"] is None]) == 31
+
+
+def test_an_experiment_is_called_so(tmp_path):
+    ledger = ledger_of(4)
+    made(ledger, experiment=Experiment("digits", "first", tmp_path, report=False)).fit(tiny_loader(48), epochs=1)
+    assert {row["callback"] for row in ledger.costs.rows() if row["stage"] is None} == {"Experiment"}
 
 
 def test_the_trace_holds_the_batches_and_the_players_in_order_of_time(time, tmp_path):

@@ -244,6 +244,17 @@ def test_the_box_plot_has_a_row_for_each_layer_with_its_quantiles():
     assert_nothing_is_cut(figure)
 
 
+@pytest.mark.parametrize("decades", [0.5, 3, 6, 20, 36])
+def test_the_axis_has_numbers_however_far_it_reaches(decades):
+    parameters = [("small", nn.Parameter(torch.ones(3))), ("large", nn.Parameter(torch.ones(3)))]
+    for (_, parameter), scale in zip(parameters, (10**-decades, 1.0), strict=True):
+        parameter.grad = scale * torch.tensor([0.5, 0.7, 1.0])
+    figure = plot_gradients(parameters)
+    figure.draw_without_rendering()
+    low, high = figure.axes[0].get_xlim()
+    assert 2 <= len([place for place in figure.axes[0].get_xticks() if low <= place <= high]) <= 16
+
+
 def test_the_histograms_have_a_panel_for_each_layer(tmp_path):
     model = model_with_gradients()
     figure = plot_gradients(model.named_parameters(), tmp_path / "h.png", kind="histogram")

@@ -269,6 +269,12 @@ def test_the_main_callback_takes_part_as_a_copy() -> None:
     assert main.calls == 0
 
 
+def test_a_sweep_is_said_in_a_few_words() -> None:
+    sweep = Sweep((0.01, 0.1, 1.0, 10.0), (2.0, 1.8, 0.9, 1.0), (2.0, 1.9, 1.2, 1.0))
+    assert repr(sweep) == "<Sweep of 4 learning rates from 0.01 to 10: suggestion 1>"
+    assert repr(Sweep((), (), ())) == "<Sweep of 0 learning rates: no suggestion>"
+
+
 def test_the_figure_is_drawn_without_a_display(tmp_path: Path) -> None:
     sweep = Sweep((0.01, 0.1, 1.0, 10.0), (2.0, 1.8, 0.9, 1.0), (2.0, 1.9, 1.2, 1.0))
     figure = sweep.plot(tmp_path / "sweep.png")

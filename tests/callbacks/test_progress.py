@@ -436,6 +436,15 @@ def test_a_narrow_terminal_cuts_the_live_line_to_one_row(time, terminal, monkeyp
         ]
 
 
+def test_in_a_narrow_terminal_the_loss_is_worth_more_than_the_rate(time, terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    tty = terminal()
+    by_hand(Progress(stream=tty.stream)).fit(Sized(time, [1, 2, 3, 4], 1.0), epochs=1)
+    assert [line.rstrip() for line in live_lines(tty.finish())] == [
+        f"epoch 1/1  train  {done}/4  loss {done}.000" for done in (1, 2, 3, 4)
+    ]
+
+
 def test_a_terminal_without_the_letters_gets_others(time, terminal):
     tty = terminal(encoding="ascii")
     trainer = by_hand(Progress(stream=tty.stream))

@@ -52,6 +52,22 @@ def test_every_command_has_help(name, capsys):
     assert f"Usage: cadenza {name}" in capsys.readouterr().out
 
 
+def test_the_list_of_commands_fits_into_a_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out.partition("Commands:")[2]
+    assert "..." not in listed
+    assert all(len(line) <= 80 for line in listed.splitlines())
+
+
+@pytest.mark.parametrize("name", SURFACE)
+def test_every_argument_says_what_it_is(name):
+    command = typer.main.get_command(make_app()).commands[name]
+    for one in command.params:
+        assert one.help, one.name
+        assert not set(one.metavar or "") & set(".[]") or one.metavar == "file.py:function", one.metavar
+
+
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-c", code]
     return subprocess.run(words, capture_output=True, text=True, env={**os.environ, **environment})

@@ -222,7 +222,7 @@ def plot_confusion(
     title: str = "",
 ) -> Figure:
     """A matplotlib figure of a confusion matrix, written to ``path`` if there is one."""
-    names = [plain(name, 20) for name in classes or range(len(matrix))]
+    names = [plain(name, 20, tail=7) for name in classes or range(len(matrix))]
     shares, unit = NORMALISED[normalise]
     values = matrix.double() if shares is None else 100 * matrix / matrix.sum(shares, keepdim=True).clamp(min=1)
     side = min(max(0.42 * len(names), 2.4), 9.0)

@@ -16,6 +16,8 @@ Call: TypeAlias = Callable[..., Any]
 _LOOP = "loop"
 _KEPT = 50_000
 """The trace holds the last so many slices."""
+_LISTED, _LITTLE = 10, 1_000_000
+"""Outside of batches the table lists so many in any case, and of the others those that took so many nanoseconds."""
 
 
 class Slice(NamedTuple):
@@ -206,7 +208,10 @@ class Costs:
         ]
         head = ["outside of batches", "", "calls", "ms a call", "seconds", "waits"]
         width = len(head) if self.waits_count else len(head) - 1
-        return text_table(head[:width], [line[:width] for line in lines], left=2)
+        kept = max(_LISTED, sum(cost.time >= _LITTLE for _, cost in ordered))
+        table = text_table(head[:width], [line[:width] for line in lines[:kept]], left=2)
+        rest = [cost.time for _, cost in ordered[kept:]]
+        return f"{table}\n{len(rest)} more, {sum(rest) / 1e9:,.3f} seconds in all" if rest else table
 
     # As a trace -----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -179,12 +179,15 @@ class Terminal:
         self.live.update(self._row(standing), refresh=True)
 
     def _row(self, standing: Standing) -> RenderableType:
-        """One line, however narrow the terminal: first the bar is left out, then the text is cut."""
+        """One line, however narrow the terminal: first the bar is left out, then the rate, then the text is cut."""
+        from rich.cells import cell_len
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
         overflow: Any = "crop" if self.console.options.ascii_only else "ellipsis"
+        if cell_len(standing.text) > self.console.width:
+            standing = replace(standing, rate=None)
         left, right = (
             Text(encodable(text, self.stream), style) for text, style in ((standing.left, "bold"), (standing.right, ""))
         )

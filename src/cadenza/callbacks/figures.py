@@ -21,6 +21,9 @@ FORMATS = ("png", "pdf", "svg")
 _METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 """What would make two files of the same figure differ is left out."""
 
+_WIDE = 1e4
+"""An axis whose end is so many times its beginning has no room for labels between the powers of ten."""
+
 
 def checked_format(path: str | os.PathLike[str] | None, format: str | None, who: str) -> str:
     """The format of the figures that ``path`` or ``format`` asks for; png if neither says."""
@@ -84,21 +87,29 @@ def keep_figure(run: Run, who: str, figure: Figure, path: Path) -> None:
 
 
 def label_plainly(axis: Axis) -> None:
-    """Labels a logarithmic axis with 0.05, 0.1, 0.2 in place of powers of ten, of which it often spans hardly one."""
+    """Labels a logarithmic axis with 0.05, 0.1, 0.2 in place of powers of ten, of which it often spans hardly one.
+    Where it spans many, some of those are its labels."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    class Locator(LogLocator):
+        def tick_values(self, vmin: float, vmax: float) -> Any:
+            low, high = sorted((vmin, vmax))
+            self.set_params(subs=(1.0, 2.0, 5.0) if low > 0 and high / low < _WIDE else (1.0,))
+            return super().tick_values(vmin, vmax)
+
+    axis.set_major_locator(Locator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 
 
-def plain(text: object, longest: int = 60) -> str:
-    """``text`` as it is drawn letter by letter: no formulas between dollar signs, not longer than ``longest``.
+def plain(text: object, longest: int = 60, tail: int = 0) -> str:
+    """``text`` as it is drawn letter by letter: no formulas between dollar signs, not longer than ``longest``; of what
+    is longer so many letters at the end are kept as ``tail`` says.
 
-    >>> plain("price in $"), plain("a very long name of a metric", 12)
-    ('price in \\\\$', 'a very long…')
+    >>> plain("price in $"), plain("a very long name of a metric", 12), plain("layer.number.12.weight", 14, tail=6)
+    ('price in \\\\$', 'a very long…', 'layer.n…weight')
     """
     short = " ".join(str(text).split())
     if len(short) > longest:
-        short = short[: longest - 1].rstrip() + "…"
+        short = short[: longest - 1 - tail].rstrip() + "…" + short[len(short) - tail :].lstrip()
     return short.replace("$", r"\$")

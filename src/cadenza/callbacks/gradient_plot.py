@@ -163,7 +163,7 @@ def _boxes(spreads: Sequence[Spread], title: str) -> Figure:
     if rows:
         _draw_boxes(axes, list(rows), list(rows.values()))
     axes.set(xlabel="magnitude of the gradient", ylabel="layer", ylim=(len(spreads) - 0.4, -0.6))
-    axes.set_yticks(range(len(spreads)), [plain(spread.name, 40) for spread in spreads], fontsize="small")
+    axes.set_yticks(range(len(spreads)), [plain(spread.name, 40, tail=20) for spread in spreads], fontsize="small")
     axes.set_title(plain(title, 100), fontsize="medium")
     axes.grid(axis="x", alpha=0.3)
     for row, spread in enumerate(spreads):  # right of each row what a logarithmic axis cannot show
@@ -226,9 +226,10 @@ def _draw_histogram(axes: Axes, spread: Spread) -> None:
     elif math.isfinite(spread.least):  # all are the same
         axes.bar([spread.least], [spread.count], abs(spread.least) / 20 or 0.05, color="C0")
         axes.set_xlim(spread.least - (abs(spread.least) or 1), spread.least + (abs(spread.least) or 1))
-    axes.set_title(plain(spread.name, 30), fontsize="small")
+    axes.set_title(plain(spread.name, 30, tail=15), fontsize="small")
     axes.set(yscale="log", ylim=(0.5, 2 * spread.count), xlabel="gradient", ylabel="count")
     label_plainly(axes.yaxis)
     axes.text(0.98, 0.95, remark(spread), transform=axes.transAxes, ha="right", va="top", fontsize="small")
     axes.locator_params(axis="x", nbins=4)
+    axes.ticklabel_format(axis="x", scilimits=(-2, 3))  # 0.00025 beside 0.00050 would run into it
     axes.grid(alpha=0.3)

@@ -44,6 +44,12 @@ class Sweep:
         slope, lr = min(slopes, default=(0.0, 0.0))
         return lr if slope < 0 else None
 
+    def __repr__(self) -> str:
+        """In a few words: the numbers themselves would fill the screen."""
+        ends = f" from {self.lrs[0]:.3g} to {self.lrs[-1]:.3g}" if self.lrs else ""
+        found = "no suggestion" if self.suggestion is None else f"suggestion {self.suggestion:.3g}"
+        return f"<Sweep of {len(self.lrs)} learning rates{ends}: {found}>"
+
     def plot(self, path: Any = None) -> Any:
         """A matplotlib figure of the losses over the learning rates; written to ``path`` if there is one."""
         from matplotlib.figure import Figure

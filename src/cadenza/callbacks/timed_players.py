@@ -53,7 +53,7 @@ class TimedPlayers:
     def _plan(self, callbacks: tuple[Callback, ...], run: Run, instrument: Instrument) -> Plan:
         plan = Plan(callbacks, run, instrument, every_rank=True)
         if plan.saver is not None:
-            who = next(callback.name for callback in callbacks if "save" in callback.owns)
+            who = next(_who(callback) for callback in callbacks if "save" in callback.owns)
             plan.saver = self._called(who, "save", plan.saver, self._measure_outside)
         return plan
 
@@ -92,15 +92,15 @@ class TimedPlayers:
 
     def _timed(self, point: Point, callback: Callback, player: Player, measure: Callable[..., Any]) -> Player:
         if point.kind is not Kind.AROUND:
-            return self._called(callback.name, point.name, player, measure)
-        called = self._called(callback.name, point.name, player, measure)
-        label = (callback.name, point.name, 0)
+            return self._called(_who(callback), point.name, player, measure)
+        called = self._called(_who(callback), point.name, player, measure)
+        label = (_who(callback), point.name, 0)
 
         def hold(run: Run) -> Any:
             held = called(run)
             return _Held(held, label, measure) if hasattr(held, "__exit__") else held
 
-        return _named(hold, callback.name)
+        return _named(hold, _who(callback))
 
     def _called(self, who: str, point: str, player: Player, measure: Callable[..., Any]) -> Player:
         label = (who, point, 1)
@@ -108,12 +108,17 @@ class TimedPlayers:
 
     def _after_log(self, callback: Callback, player: Player, in_a_batch: Callable[..., Any]) -> Player:
         """Rows are written in batches and outside of them."""
-        label = (callback.name, "after_log", 1)
+        label = (_who(callback), "after_log", 1)
 
         def after_log(run: Run) -> None:
             (in_a_batch if run._pass.iterating else self._measure_outside)(label, player, run)
 
-        return _named(after_log, callback.name)
+        return _named(after_log, _who(callback))
+
+
+def _who(callback: Callback) -> str:
+    """The name in a table of costs: an experiment, which is named as its runs are, is an experiment there."""
+    return callback._label or callback.name
 
 
 def _both(player: Player, more: Player) -> Player:

@@ -17,7 +17,7 @@ held for the whole span; `on_x` is the behaviour itself and belongs to the one `
 def points_text() -> str:
     """The score as text, indented by span, what is true at each point beside it."""
     width = max(len(line) for line, _ in _outline())
-    return "\n".join(f"{line:<{width}}  {says}" for line, says in _outline())
+    return "\n".join(f"{line:<{width}}  {says}".rstrip() for line, says in _outline())
 
 
 def _outline() -> list[tuple[str, str]]:

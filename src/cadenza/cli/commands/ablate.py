@@ -21,7 +21,7 @@ def ablate(
     imports: Imports = None,
     allow: Allow = None,
 ) -> None:
-    """Train a recipe as it is and once without each callback, and say what each contributes."""
+    """Say what each callback contributes. Trains a recipe as it is and once without each of them."""
     from cadenza.cli.ablation import Ablation
     from cadenza.recipes import load
 

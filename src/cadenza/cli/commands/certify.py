@@ -19,7 +19,10 @@ def certify(
     imports: Imports = None,
     allow: Allow = None,
 ) -> None:
-    """Kill a training again and again, resume it, and compare it with an uninterrupted one, bit for bit."""
+    """Prove that a killed training resumes to the same bits.
+
+    Kills it again and again, resumes it, and compares it with an uninterrupted one.
+    """
     from cadenza.cli.certification import RecipeTraining
     from cadenza.recipes import load
     from cadenza.testing import certify as prove

@@ -10,8 +10,10 @@ from typing import Annotated
 import typer
 
 
-def check(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -> int:
-    """Find misspelt points, wrong signatures and fields read where they are not.
+def check(files: Annotated[list[Path], typer.Argument(metavar="FILE", help="A file of Python; one or more.")]) -> int:
+    """Find mistakes in callbacks without running them.
+
+    Found are misspelt points, wrong signatures and fields read where they are not.
 
     The exit code is 0 if nothing was found, 1 if something was, 2 if a file could not be read; the others are checked
     all the same.

@@ -12,7 +12,7 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 def launch(
     command: Annotated[
-        list[str], typer.Argument(metavar="COMMAND...", help="What each process does: train, with its arguments.")
+        list[str], typer.Argument(metavar="COMMAND", help="What each process does: train, with its arguments.")
     ],
     workers: Annotated[int, typer.Option("--workers", min=1, help="How many processes.")] = 2,
     on: Annotated[str, typer.Option("--on", help="Who starts them: local, ray or spark.")] = "local",
@@ -20,7 +20,7 @@ def launch(
     storage: Annotated[str | None, typer.Option("--storage", help="Where Ray keeps metrics and checkpoints.")] = None,
     restarts: Annotated[int, typer.Option("--restarts", min=0, help="How often Ray starts dead workers again.")] = 0,
 ) -> None:
-    """Train in several processes: cadenza launch --workers 2 --on ray train digits."""
+    """Train in several processes. For example: cadenza launch --workers 2 --on ray train digits"""
     from cadenza.cli.launching import launched
 
     options = {"address": address, "storage": storage, "restarts": restarts or None}

@@ -23,6 +23,8 @@ Allow = Annotated[
     list[str] | None,
     typer.Option("--allow", metavar="PACKAGE", help="A package that _target_ may name; repeatable."),
 ]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run.", autocompletion=complete_run)]
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run: its folder, its id, or project/name.", autocompletion=complete_run)
+]
 Which = Annotated[str, typer.Option("--checkpoint", help="Which checkpoint: best, last, or a name.")]
 Root = Annotated[str, typer.Option("--root", help="The folder of all runs.")]

@@ -8,7 +8,7 @@ from cadenza.cli.commands.options import Allow, Imports, Overrides, RecipeName
 
 
 def explain(recipe: RecipeName, overrides: Overrides = None, imports: Imports = None, allow: Allow = None) -> None:
-    """Print the score of a recipe: every point, who plays there, in which order."""
+    """Print the score of a recipe. It says for every point who plays there, and in which order."""
     from cadenza.recipes import load
 
     found = load(recipe, overrides or (), imports=imports or (), allow=allow or ())

@@ -13,7 +13,7 @@ from cadenza.cli.commands.options import Allow, Imports
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file that NaNGuard wrote.")],
     recipe: Annotated[
-        str | None, typer.Argument(metavar="[RECIPE]", help="The recipe or run; else the run in whose folder FILE is.")
+        str | None, typer.Argument(metavar="RECIPE", help="The recipe or run; else the run in whose folder FILE is.")
     ] = None,
     trainer: Annotated[
         str | None,
@@ -24,7 +24,7 @@ def replay(
     imports: Imports = None,
     allow: Allow = None,
 ) -> None:
-    """Play the step again at which NaNGuard found a NaN, and say whose it is."""
+    """Play the step of a NaN again, and say whose it is. NaNGuard wrote it down when it found the NaN."""
     from cadenza.cli.replaying import replay_file, replay_recipe
 
     if trainer is not None:

@@ -11,12 +11,13 @@ from cadenza.cli.commands.completion import complete_run
 from cadenza.cli.commands.options import Root
 
 Runs = Annotated[
-    list[str], typer.Argument(metavar="RUN...", help="Folders, ids or project/name.", autocompletion=complete_run)
+    list[str],
+    typer.Argument(metavar="RUN", help="A run: its folder, its id, or project/name.", autocompletion=complete_run),
 ]
 
 
 def runs(
-    project: Annotated[str | None, typer.Argument(metavar="[PROJECT]", help="Only the runs of this project.")] = None,
+    project: Annotated[str | None, typer.Argument(metavar="PROJECT", help="Only the runs of this project.")] = None,
     root: Root = "runs",
 ) -> None:
     """List the runs: where each stands, and its best metric."""
@@ -26,7 +27,7 @@ def runs(
 
 
 def compare(runs: Runs, root: Root = "runs") -> None:
-    """Show what two or more runs set differently, and their metrics side by side."""
+    """Compare two or more runs. Shows what they set differently, and their metrics side by side."""
     from cadenza.cli.errors import UsageError
     from cadenza.experiment.records import find_run
     from cadenza.experiment.runs import compare_runs
@@ -41,7 +42,7 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", help="The file to write; else report.html of the run.")] = None,
     root: Root = "runs",
 ) -> None:
-    """Write the report of a run as one HTML file, or one that compares several."""
+    """Write the report of a run, as one HTML file. With several runs it compares them."""
     from cadenza.experiment.records import find_run
     from cadenza.experiment.report import write_report
 

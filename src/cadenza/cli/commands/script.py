@@ -9,11 +9,16 @@ import typer
 
 
 def script(
-    file: Annotated[Path, typer.Argument(help="The script.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments; options stand after --.")] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The script.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGUMENTS", help="Its arguments; options stand after --.")
+    ] = None,
     dialect: Annotated[str, typer.Option("--dialect", help="The system it was written for, such as orca.")] = "",
 ) -> None:
-    """Run a script written for Orca, AIToolbox, SuperGradients or fastai v1, without a change."""
+    """Run a script of another system without a change.
+
+    The systems are Orca, AIToolbox, SuperGradients and fastai v1.
+    """
     from cadenza.cli.errors import CommandError, UsageError
     from cadenza.dialects import NAMES, run_script
 

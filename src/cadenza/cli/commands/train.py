@@ -20,7 +20,7 @@ def train(
     imports: Imports = None,
     allow: Allow = None,
 ) -> None:
-    """Train a recipe; RECIPE may be the folder of a run, whose recipe is then used again."""
+    """Train a recipe. RECIPE may be the folder of a run, whose recipe is then used again."""
     from cadenza.cli.training import Job
 
     job = Job.of(recipe, overrides or [], imports=imports or [], allow=allow or [])
