@@ -19,11 +19,14 @@ import torch
 import cadenza
 from cadenza import Callback, Trainer
 from cadenza.callbacks.accumulate import Accumulate
+from cadenza.callbacks.checkpoint import Checkpoint
 from cadenza.callbacks.history_file import HistoryFile
 from cadenza.callbacks.tables import Table, json_line
 from cadenza.testing import check_callback, tiny_loader
 
 from .drawn import Act, Oops, fitted, oops, trainer_with
+from .saving import Break
+from .saving import Oops as Broken
 
 
 @pytest.fixture(autouse=True)
@@ -203,6 +206,22 @@ def test_a_resumed_fit_drops_what_it_does_again():
     resumed.clock.load_state_dict(first.clock.state_dict())
     resumed.fit(tiny_loader(), tiny_loader(20, seed=1), epochs=2)
     assert Path("h.csv").read_text() == complete
+
+
+@pytest.mark.parametrize("point", ["after_train_iter", "after_val_iter"])
+def test_a_resumed_fit_with_validations_in_mid_epoch_writes_the_very_same_file(point):
+    def fit(name, *more):
+        file = HistoryFile(f"{name}.csv", rows="all")
+        callbacks = [Log("mine", at="after_train_iter"), file, Checkpoint("3 steps", to=name, background=False), *more]
+        loaders = tiny_loader(40), tiny_loader(16)
+        trainer_with(*callbacks).fit(*loaders, epochs=2, validate_every="2 steps", resume="auto")
+        return Path(f"{name}.csv").read_text()
+
+    whole = fit("whole")
+    with pytest.raises(Broken):
+        fit("broken", Break(point, 8 if point == "after_train_iter" else 7))
+    assert Path("broken.csv").read_text() != whole
+    assert fit("broken") == whole
 
 
 def test_the_file_of_another_training_is_kept():

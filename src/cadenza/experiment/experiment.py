@@ -180,7 +180,7 @@ class Experiment(Callback, Places, Showing):
             self._journal.take(run, run.row)
 
     def after_train_iter(self, run: Run) -> None:
-        if run._skipped and self._journal is not None:
+        if run.skipped and self._journal is not None:
             self._journal.happened.count_skip(run)
 
     def after_epoch(self, run: Run) -> None:

@@ -97,7 +97,7 @@ class Upkeep:
     def batch_starts(self, run: Run) -> None:
         inputs, target, more = unpacked(run.batch)
         fields = self.context.__dict__
-        fields["batch_idx"], fields["inputs"], fields["target"] = run._pass.index, inputs, target
+        fields["batch_idx"], fields["inputs"], fields["target"] = run.batch_idx, inputs, target
         fields["additional_batch_items"] = more
         fields["loss_avg_meter"], fields["metrics_compute_fn"] = self.meter, self.compute
         if run.stage != "train":
@@ -110,14 +110,14 @@ class Upkeep:
             self._take(run)
 
     def batch_ends(self, run: Run) -> None:
-        if "loss" not in run._skipped:
+        if "loss" not in run.skipped:
             if not (self.inside and run.stage == "train"):  # otherwise it was taken when it was known
                 self._take(run)
-            self.meter.update(self.context.__dict__["loss_log_items"], count_samples(run._batch)[0])
+            self.meter.update(self.context.__dict__["loss_log_items"], count_samples(run.batch)[0])
 
     def _take(self, run: Run) -> None:
         fields = self.context.__dict__
-        fields["preds"], fields["loss_log_items"] = run._output, self.source.loss_items(run)
+        fields["preds"], fields["loss_log_items"] = getattr(run, "output", None), self.source.loss_items(run)
         fields["loss_logging_items_names"] = self.names
 
     def pass_ends(self, run: Run) -> None:
