@@ -62,12 +62,16 @@ _PLACES = {
     "launch": "cadenza.distributed",
     "not_a_point": "cadenza.callback",
 }
+_PACKAGES = frozenset({"callbacks", "checkpoint", "data", "dialects", "distributed", "experiment", "recipes", "testing"})
+"""``import cadenza`` is enough to write ``cadenza.callbacks.EMA``."""
 
 
 if not _TYPE_CHECKING:  # so that type checkers still refuse what is not there
 
     def __getattr__(name: str) -> object:
         """Imports what is asked for; afterwards it is there as if it had been imported at the top."""
+        if name in _PACKAGES:
+            return _importlib.import_module(f"{__name__}.{name}")
         if name not in _PLACES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found: object = getattr(_importlib.import_module(_PLACES[name]), name)

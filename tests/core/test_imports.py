@@ -292,6 +292,12 @@ def test_the_public_surface_is_frozen() -> None:
     assert all(hasattr(cadenza, name) for name in SURFACE)
 
 
+def test_the_packages_can_be_reached_without_an_import_of_their_own() -> None:
+    assert run_python("import cadenza; print(cadenza.callbacks.EMA.__name__, cadenza.testing.__name__)") == (
+        "EMA cadenza.testing"
+    )
+
+
 def test_importing_alone_does_not_load_torch() -> None:
     """The command line shows its help, and the shell completes, without it."""
     assert run_python("import sys, cadenza, cadenza.cli.main; print('torch' in sys.modules)") == "False"
