@@ -62,7 +62,9 @@ _PLACES = {
     "launch": "cadenza.distributed",
     "not_a_point": "cadenza.callback",
 }
-_PACKAGES = frozenset({"callbacks", "checkpoint", "data", "dialects", "distributed", "experiment", "recipes", "testing"})
+_PACKAGES = frozenset(
+    {"callbacks", "checkpoint", "data", "dialects", "distributed", "experiment", "recipes", "testing"}
+)
 """``import cadenza`` is enough to write ``cadenza.callbacks.EMA``."""
 
 
