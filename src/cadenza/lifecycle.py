@@ -105,6 +105,8 @@ def fail(run: Run, error: BaseException) -> BaseException:
     run._forget()
     run.stage, run._pass = None, run._outside
     close(run, error)
+    if run._ensemble is not None:
+        run._ensemble.lifeline.rest()
     return error
 
 

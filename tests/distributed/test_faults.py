@@ -5,9 +5,11 @@ from __future__ import annotations
 import tempfile
 
 import pytest
+from torch import nn
 
 from cadenza import Callback, launch
 from cadenza.points import POINTS, Kind
+from cadenza.testing import tiny_classifier
 
 from .crew import fitted, play, trainer_with
 
@@ -54,11 +56,34 @@ def fault_in_the_loop(rank):
     return None
 
 
+def fault_at_the_beginning(rank):
+    """While the others wrap their models, one refuses its own."""
+    import os
+
+    model = nn.DataParallel(tiny_classifier()) if int(os.environ["RANK"]) == rank else tiny_classifier()
+    return fitted([], model=model)
+
+
+class Ends(Fault):
+    """Notes whether the run can still be interrupted while it ends."""
+
+    def plays(self):
+        return {**super().plays(), "after_error": self.note}
+
+    def note(self, run):
+        run.store["reason"] = run._ensemble._standing.over.is_set()
+
+
+def end_in_peace(rank):
+    return fitted([Ends("before_step", rank)])
+
+
 @pytest.fixture(scope="module")
 def answers():
     scenarios = [(fault, (point, place % 2)) for place, point in enumerate(PLAYED)]
     with tempfile.TemporaryDirectory() as folder:
-        return launch(play, folder, [*scenarios, (fault_in_the_loop, (1,))], results="all", timeout=280)
+        more = [(fault_at_the_beginning, (1,)), (end_in_peace, (1,)), (fault_in_the_loop, (1,))]
+        return launch(play, folder, [*scenarios, *more], results="all", timeout=280)
 
 
 @pytest.mark.parametrize("place", range(len(PLAYED)), ids=PLAYED)
@@ -76,3 +101,12 @@ def test_all_end_with_the_first_error(answers, place):
 def test_a_fault_in_a_loop_of_ones_own_is_told_too(answers):
     assert answers[1][-1] == "ValueError: a fault"
     assert answers[0][-1].startswith("RankFailed: rank 1 failed in ")
+
+
+def test_a_fault_while_the_models_are_wrapped_is_told_too(answers):
+    assert answers[1][-3]["error"].startswith("TypeError: the model is wrapped in DataParallel already")
+    assert answers[0][-3]["error"].startswith("RankFailed: rank 1 failed in the run (epoch 0): TypeError: the model")
+
+
+def test_who_ends_by_itself_after_a_failure_is_not_interrupted(answers):
+    assert [one[-2]["reason"] for one in answers] == [True, True]

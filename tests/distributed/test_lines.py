@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
+import threading
 
 import pytest
 
 from cadenza import launch
+from cadenza.distributed import lines
 from cadenza.distributed.lines import cut, open_lines
 
 from .crew import fitted, play
@@ -15,8 +18,9 @@ from .trainings import BreaksOff
 
 
 @pytest.fixture
-def ends():
-    """The two ends of a connection on this machine."""
+def ends(monkeypatch):
+    """The two ends of a connection on this machine. Nobody closes one by itself, and nobody waits for that."""
+    monkeypatch.setattr(lines, "_PATIENCE", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
@@ -50,9 +54,43 @@ def test_the_other_end_may_write_until_the_kept_one_is_closed(ends):
 
 def test_a_number_that_belongs_to_another_is_left_alone(ends):
     near, far = ends
-    lines = line_of(near)
+    known = line_of(near)
     os.dup2(far.fileno(), near.fileno())
-    assert cut(lines) == []
+    assert cut(known) == []
+
+
+def test_a_line_is_cut_when_its_owner_has_closed_it(ends, monkeypatch):
+    monkeypatch.setattr(lines, "_PATIENCE", 60.0)
+    near, _ = ends
+    known, closed = line_of(near), []
+
+    def owner():
+        closed.append(near.recv(1))
+        near.close()
+
+    reading = threading.Thread(target=owner)
+    reading.start()
+    kept = cut(known)
+    assert closed == [b""]
+    assert not known & open_lines()
+    kept[0].close()
+    reading.join()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
+def test_a_process_that_may_open_nothing_more_cuts_its_lines_all_the_same(ends):
+    import resource
+
+    near, far = ends
+    known, limits = line_of(near), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        kept = cut(known)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert kept == []
+    assert near.recv(1) == b""
+    far.sendall(b"an answer")
 
 
 def broken_off():

@@ -52,18 +52,20 @@ class Patience(threading.Event):
         return False
 
 
-def test_who_is_through_is_not():
+@pytest.mark.parametrize("word", ["end", "calm"])
+def test_who_is_through_or_ends_by_itself_is_not(word):
     run = Busy()
     one = Standing(run, rank=0)
     one.over = Patience()
     before = set(threading.enumerate())
     one.interrupt({"rank": 1})
     (interrupting,) = (thread for thread in set(threading.enumerate()) - before if thread.name == "cadenza interrupts")
-    one.end()
+    getattr(one, word)()
     one.over.runs_out.set()
     interrupting.join(60)
     wait(0.05)  # it would be raised here
     assert not interrupting.is_alive()
+    one.end()
     assert one.where() == "outside a run"
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cadenza.data import Feed, length_of, unshard
 from cadenza.distributed.agreement import Agreement
-from cadenza.distributed.failure import RankFailed, may_be_news, told
+from cadenza.distributed.failure import Parted, RankFailed, may_be_news, told
 from cadenza.distributed.lifeline import Lifeline
 from cadenza.distributed.ride import Ride
 from cadenza.distributed.shadow import donor, keep_step, nothing, receive_batch, settle_held
@@ -267,12 +267,11 @@ class Ensemble:
     def follow(self, run: Run) -> None:
         """From here on ``run`` is the one that is told of and interrupted."""
         if self.lifeline.failure is not None:
-            raise RuntimeError("the processes lost each other when an earlier run failed: start them anew")
-        self._run = weakref.ref(run)
+            raise Parted(self.lifeline.failure)
+        self._run, run._ensemble = weakref.ref(run), self  # what fails from here on is told
         self._standing = Standing(run, self.world.rank)
         self.lifeline.on_failure, self.lifeline.where = self._standing.interrupt, self._standing.where
-        self._later.clear()
-        self.holds, self.synced = None, True
+        self._later, self.holds, self.synced = [], None, True
         self._look(run)
 
     def raise_failure(self) -> None:
@@ -282,6 +281,7 @@ class Ensemble:
     def failed(self, run: Run, error: BaseException) -> BaseException:
         """A run ends with ``error``: tells the others, or if one of them failed first, says that instead."""
         lifeline = self.lifeline
+        self._standing.calm()
         if isinstance(error, RankFailed):
             return error if error.rank is not None else RankFailed(lifeline.failure)
         if getattr(error, "agreed", False):

@@ -29,14 +29,21 @@ class RankFailed(RuntimeError):
         return f"rank {self.rank} failed in {self.where}: {self.failure['said']}"
 
 
+class Parted(RankFailed):
+    """The same, said of a run that begins after the failure: the processes cannot be used any more."""
+
+    def __str__(self) -> str:
+        return f"the processes lost each other when {super().__str__()}: start them anew"
+
+
 class Interrupted(RankFailed):
     """The same, raised by another thread in the midst of what a process does. ``arrived`` says that it was."""
 
     arrived = threading.Event()
 
-    def __init__(self) -> None:
+    def __init__(self, failure: dict[str, Any] | None = None) -> None:
         self.arrived.set()
-        super().__init__()
+        super().__init__(failure)
 
 
 def told(rank: int, where: str, error: BaseException) -> dict[str, Any]:

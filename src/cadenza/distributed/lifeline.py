@@ -26,9 +26,9 @@ from cadenza.distributed.world import World
 
 log = logging.getLogger("cadenza")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_REST, _MOMENT = 3.0, 0.05
-"""Seconds for which a process that leaves after a failure waits until all have cut their lines, and after that until
-their threads have noticed."""
+_REST, _MOMENT = 3.0, 0.2
+"""Seconds after a failure for which a process that leaves waits until all have cut their lines, and for which it waits
+where nobody tells, since rank 0 is gone."""
 
 
 class Wire:
@@ -71,6 +71,8 @@ class Lifeline:
         self.on_failure: Callable[[dict[str, Any]], None] = lambda failure: None
         self.where: Callable[[], str] = lambda: "outside a run"
         self._over = threading.Event()
+        self._learning = threading.Lock()
+        self._learned = 0.0
         self._kept: list[socket.socket] = []
         self._cut: set[int] = set()
         self._all_cut = threading.Event()
@@ -161,10 +163,17 @@ class Lifeline:
 
     def rest(self) -> None:
         """After a failure: waits a little until no process uses its connection to this one any more (see ``cut``)."""
-        if self.failure is not None and self._all_cut.wait(_REST):
-            time.sleep(_MOMENT)
+        if self.failure is not None:
+            self._all_cut.wait(max(0.0, self._learned + _REST - time.monotonic()))
         while self._kept:
             self._kept.pop().close()
+
+    def forsake(self) -> None:
+        """In a child that was forked, such as a loader's worker: what it inherited is not its own, and would be held
+        open when its parent is killed."""
+        atexit.unregister(self._at_exit)
+        while self._wires:
+            self._wires.popitem()[1].end.close()
 
     def _at_exit(self) -> None:
         if getattr(sys, "last_value", None) is None:  # after an uncaught exception the end of this process is news
@@ -193,12 +202,7 @@ class Lifeline:
     def _hear(self, wire: Wire) -> None:
         messages = wire.receive()
         if messages is None:
-            self._selector.unregister(wire.end)
-            wire.end.close()
-            self._wires.pop(wire.rank, None)
-            self._look_who_cut()
-            if wire.rank >= 0 and not wire.said_goodbye and not self._over.is_set():
-                self._learn(gone(wire.rank))
+            self._lose(wire)
             return
         for message in messages:
             if wire.rank < 0 and message.get("token") != self._token:
@@ -206,6 +210,18 @@ class Lifeline:
                 wire.end.close()
                 return
             self._obey(wire, message)
+
+    def _lose(self, wire: Wire) -> None:
+        """The other end is closed. Without a goodbye that is a failure; its lines are cut in any case."""
+        self._selector.unregister(wire.end)
+        wire.end.close()
+        self._wires.pop(wire.rank, None)
+        if wire.rank >= 0 and not wire.said_goodbye and not self._over.is_set():
+            self._learn(gone(wire.rank))
+        if not self.world.is_main:
+            time.sleep(_MOMENT)  # nobody is left to tell when all have cut their lines
+        self._cut.add(wire.rank)
+        self._look_who_cut()
 
     def _obey(self, wire: Wire, message: dict[str, Any]) -> None:
         if "hello" in message:
@@ -247,18 +263,18 @@ class Lifeline:
 
     def _learn(self, failure: dict[str, Any]) -> None:
         """The first failure wins; rank 0 tells the others."""
-        if self.failure is None:
-            self.failure = failure
-            if self.world.is_main:
-                for wire in list(self._wires.values()):
-                    wire.send(failure=failure)
+        with self._learning:  # the run of rank 0 may fail while the thread of the lifeline hears of another
+            first = self.failure is None
+            if first:
+                self._learned, self.failure = time.monotonic(), failure
+        if self.world.is_main:
+            for wire in list(self._wires.values()):
+                wire.send(failure=self.failure)
+        if first:
             self.known.set()
             self._kept = cut(self.lines)
             self._tell_of_cut()
             self.on_failure(failure)
-        elif self.world.is_main:
-            for wire in list(self._wires.values()):
-                wire.send(failure=self.failure)
 
     def _tell_of_cut(self) -> None:
         if self.world.is_main:
@@ -269,10 +285,9 @@ class Lifeline:
                 wire.send(cut=True)
 
     def _look_who_cut(self) -> None:
-        """Rank 0 tells when all that are left have cut their lines; without a connection to it nobody can know."""
-        wires = dict(self._wires)
-        done = self._cut >= {self.world.rank, *wires} if self.world.is_main else not wires
+        """Rank 0 tells when all have cut their lines or are gone; without a connection to it nobody can know."""
+        done = self._cut >= set(range(self.world.world_size)) if self.world.is_main else not self._wires
         if done and not self._all_cut.is_set():
             self._all_cut.set()
-            for wire in wires.values():
+            for wire in list(self._wires.values()):
                 wire.send(all_cut=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import os
 import weakref
 from typing import Any
 
@@ -25,12 +27,25 @@ def meet(world: World, device: torch.device, timeout: float) -> Lifeline:
     """Joins the others if that has not been done, and returns the lifeline that this process has with them."""
     world.join(device, timeout)
     wait_before_forks()
+    _part_from_children()
     group = dist.group.WORLD
     if _last and _last[0][0]() is group:
         return _last[0][1]
     lifeline = Lifeline(world, lines_between_ranks(world))
     _last[:] = [(weakref.ref(group), lifeline)]
     return lifeline
+
+
+@functools.cache
+def _part_from_children() -> None:
+    """From here on no child that is forked has a part in the lifeline."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forsake)
+
+
+def _forsake() -> None:
+    while _last:
+        _last.pop()[1].forsake()
 
 
 def rest() -> None:

@@ -29,6 +29,7 @@ class Standing:
     def __init__(self, run: Run, rank: int) -> None:
         self.thread, self.rank = run._thread, rank
         self.over = threading.Event()
+        self.ended = False
         self.run = weakref.ref(run)
         self._deciding = threading.Lock()
 
@@ -61,15 +62,20 @@ class Standing:
             faulthandler.dump_traceback(sys.__stderr__ or 2)
         os._exit(1)
 
-    def end(self) -> None:
-        """The run is over: nothing interrupts it any more, and an interruption that has not been raised yet is taken
-        back, since it would come out of whatever follows."""
+    def calm(self) -> None:
+        """The run ends by itself: nothing interrupts it any more, and an interruption that has not been raised yet is
+        taken back, since it would come out of whatever follows."""
         with self._deciding:
             self.over.set()
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), None)
 
+    def end(self) -> None:
+        """The run is over."""
+        self.calm()
+        self.ended = True
+
     def where(self) -> str:
-        run = None if self.over.is_set() else self.run()
+        run = None if self.ended else self.run()
         return "outside a run" if run is None else place(run)
 
 
