@@ -185,6 +185,14 @@ def test_no_number_beside_an_axis_is_cut(browser: Any, pages: dict[str, Path], l
     assert widest + 15 <= room
 
 
+def test_steps_and_epochs_are_whole_numbers(browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages["one"])
+    places = "return [...report.charts.values()][0].axes[0]._splits"
+    for axis in ("step", "epoch"):
+        change(browser, "axis", f"e.value = '{axis}'", "change")
+        assert all(place == int(place) for place in browser.execute_script(places))
+
+
 def test_a_click_shows_a_picture_large(browser: Any, pages: dict[str, Path]) -> None:
     opened(browser, pages["one"])
     width = "return document.querySelector('.gallery img').getBoundingClientRect().width"

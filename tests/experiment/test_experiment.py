@@ -426,7 +426,9 @@ def test_the_status_says_how_a_run_ended(tmp_path: Path, error: BaseException, s
     assert experiment.status == state
     assert len(rows_of(experiment)) == 5  # the row of the iteration that failed is not complete
     assert (experiment.folder / "report.html").exists()
-    assert events_of(experiment)[-1][0] == state
+    said = ": ".join(filter(None, (type(error).__name__, str(error))))
+    assert events_of(experiment)[-1] == (state, f"{said}; raised in At at after_step")
+    assert f"{said}; raised in At at after_step" in (experiment.folder / "report.html").read_text()
 
 
 def test_an_error_before_the_first_step_is_a_failed_run(tmp_path: Path) -> None:

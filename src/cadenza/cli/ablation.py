@@ -123,7 +123,8 @@ class Ablation:
         axes.barh([variant.name for variant in shown], parts, xerr=[v.spread for v in shown], color="#4477aa")
         axes.axvline(0, color="#888888", linewidth=0.8)
         axes.invert_yaxis()
-        axes.set_xlabel(f"what it contributes to {self.metric} ({len(self.seeds)} seeds)")
+        many = f"{len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}"
+        axes.set_xlabel(f"what it contributes to {self.metric} ({many})")
         figure.savefig(path, dpi=120)
         return [path]
 

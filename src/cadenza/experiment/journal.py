@@ -136,7 +136,8 @@ class Journal:
     def end(self, run: Run, error: BaseException | None) -> None:
         """Writes how the run ended. After an error nothing that fails here hides it."""
         state = state_of(error)
-        says = None if error is None else masked_text(f"{type(error).__name__}: {error}")
+        says = None if error is None else masked_text(f"{type(error).__name__}: {error}".removesuffix(": "))
+        raised = "" if error is None else masked_text(_raised(error))
         try:
             self.flush(run)
             self.happened.write_skips(run)
@@ -145,13 +146,19 @@ class Journal:
             if error is None:
                 self.happened.add("end", f"{run.mode} finished{reason}", run)
             else:
-                self.happened.add(state, says or state, run)
-            self.log.write(f"{state}{reason}" if says is None else f"{state}: {says}")
-            self.write_status(run, state, error=says, stop_reason=run.stop_reason)
+                self.happened.add(state, f"{says}; {raised}" if raised else str(says), run)
+            self.log.write(f"{state}{reason}" if says is None else f"{state}: {says}{raised and '; '}{raised}")
+            self.write_status(run, state, error=says, raised=raised or None, stop_reason=run.stop_reason)
         except Exception as late:
             if error is None:
                 raise
             warnings.warn(f"the end of the run could not be written to {self.folder}: {late}", stacklevel=2)
+
+
+def _raised(error: BaseException) -> str:
+    """Who raised ``error`` at which point, as its note says; the epoch, which it counts from 0, is said beside it."""
+    notes = (note.removeprefix("cadenza: ") for note in getattr(error, "__notes__", ()) if isinstance(note, str))
+    return next((note.partition(" (")[0] for note in notes if note.startswith("raised in ")), "")
 
 
 def _to_read(row: dict[str, Any]) -> dict[str, Any]:

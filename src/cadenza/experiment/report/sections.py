@@ -34,7 +34,8 @@ def head(record: Record) -> str:
     badge = f'<span class="badge {text(record.state)}">{text(record.state)}</span>'
     title = f"{text(details['project'])} / {text(details['name'])}"
     error = record.status.get("error")
-    failed = f'<p class="error">{text(masked_text(error))}</p>' if error else ""
+    said = "; ".join(filter(None, (error, record.status.get("raised"))))
+    failed = f'<p class="error">{text(masked_text(said))}</p>' if error else ""
     return (
         f'<h1>{title} {badge}</h1><p class="id">{text(record.folder.name)} · {text(details.get("created"))}</p>'
         f'<p class="result">{text(result(record))}</p>{failed}{_tiles(record)}'

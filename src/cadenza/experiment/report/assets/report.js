@@ -79,6 +79,8 @@
     return [pairs.map((pair) => pair[0]), pairs.map((pair) => pair[1])];
   });
 
+  const whole = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+
   const draw = (box) => {
     const panel = content.panels[+box.dataset.panel];
     const place = box.querySelector(".chart");
@@ -89,7 +91,7 @@
       width: Math.max(place.clientWidth, 200),
       height: 230,
       scales: { x: { time: false }, y: settings.log ? { distr: 3 } : {} },
-      axes: [axis, { ...axis, size: room, values: (_, ticks) => ticks.map(tick) }],
+      axes: [settings.axis === "seconds" ? axis : { ...axis, incrs: whole }, { ...axis, size: room, values: (_, ticks) => ticks.map(tick) }],
       cursor: { sync: { key: "report", setSeries: false }, drag: { x: true, y: false }, dataIdx: nearest },
       legend: { live: true, markers: { dash: (_, index) => lines[index - 1]?.dash ? "dashed" : "solid" } },
       series: [{ label: settings.axis, value: (_, value) => number(value) },
