@@ -105,16 +105,17 @@ def tell_of_no_validation(run: Run, every: Duration) -> None:
     """Warns if ``validate_every`` cannot have an effect: nothing is there to be validated, or the fit ends before."""
     if not run.is_main or run._resume is not None:  # which may owe one that was due before
         return
-    if run.val_loader is None:
-        says_when_to_test = run.test_loaders is not None and every.unit == "epochs"
-        if every != Duration(1, "epochs") and not says_when_to_test:
+    says_when_to_test = run.test_loaders is not None and every.unit == "epochs"
+    if run.val_loader is None and not says_when_to_test:
+        if every != Duration(1, "epochs"):
             has_none = "has no effect, for there is no val_loader: fit(train_loader, val_loader, ...)"
             warn(f'validate_every="{every}" {has_none}')
         return
     begins = run.clock.epochs if every.unit == "epochs" else run.clock.steps
     ends = _end(run, every.unit)
     if ends is not None and ends // every.amount == begins // every.amount:
-        warn(f'nothing will be validated: validate_every="{every}", and the fit ends at {Duration(ends, every.unit)}')
+        what = "tested" if run.val_loader is None else "validated"
+        warn(f'nothing will be {what}: validate_every="{every}", and the fit ends at {Duration(ends, every.unit)}')
 
 
 def _end(run: Run, unit: str) -> int | None:

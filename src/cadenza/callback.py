@@ -92,6 +92,10 @@ class Callback(Stubs):
         except Exception:  # a user's, which expects to be asked inside a run
             return True
 
+    def _waits_for(self, run: Run) -> str:
+        """What it has waited for in vain, in words; asked as a fit ends that nobody stopped."""
+        return ""
+
     def recorded_as(self, run: Run) -> Hashable:
         """What a capturable callback will do in this step, as far as the host decides it: steps that differ in it are
         recorded one by one. Asked before each step that may be recorded or replayed."""

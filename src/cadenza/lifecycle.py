@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
 from cadenza import decisions, passes
@@ -13,6 +12,7 @@ from cadenza.points import POINTS
 from cadenza.requests import SAVE
 from cadenza.rng import seed_everything
 from cadenza.spans import enter, fire, leave, note, note_further
+from cadenza.telling import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -70,15 +70,22 @@ def finish(run: Run) -> None:
     if run._asked & SAVE:
         decisions.serve_save(run)
     decisions.tell_saved(run)
-    warn_of_unseen_watch(run)
+    warn_of_what_never_came(run)
     warn_of_set_names(run)
     close(run, None)
 
 
-def warn_of_unseen_watch(run: Run) -> None:
-    watch = run._plan.watch
-    if run.mode == "fit" and watch is not None and run.clock.epochs and watch.name not in run.history:
-        warnings.warn(f"{watch.who} watches {unknown_metric(watch.name, run.metrics)}", stacklevel=2)
+def warn_of_what_never_came(run: Run) -> None:
+    """After a whole fit: metrics that somebody follows and nobody measured, and what callbacks have waited for."""
+    if run.mode != "fit":
+        return
+    followed = {callback.monitor: callback.name for callback in reversed(run._plan.callbacks) if callback.monitor}
+    for metric, who in followed.items():
+        if run.clock.epochs and metric not in run.history:
+            warn(f"{who} watches {unknown_metric(metric, run.metrics)}")
+    if run.stop_reason is None:
+        for said in filter(None, (callback._waits_for(run) for callback in run._plan.callbacks)):
+            warn(said)
 
 
 def fail(run: Run, error: BaseException) -> BaseException:

@@ -139,6 +139,12 @@ class When(Callback):
     def _carries_over(self) -> bool:
         return self.callback._carries_over()
 
+    def _waits_for(self, run: Run) -> str:
+        if self.start is not None and not run.clock.reached(self.start):
+            now = getattr(run.clock, self.start.unit)
+            return f"{self.name}: its window never opened, for the fit ended at {Duration(now, self.start.unit)}"
+        return self.callback._waits_for(run)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.callback.load_state_dict(state)
 

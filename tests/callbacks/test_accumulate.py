@@ -217,3 +217,14 @@ def test_a_validation_that_the_last_step_of_an_epoch_makes_due_is_not_late():
     history = trainer.fit(tiny_loader(40), tiny_loader(8), epochs=2, validate_every="3 steps")
     rows = [(row.at["epoch"], row.at["step"]) for row in history.rows if "val/loss" in row]
     assert rows == [(0, 3), (1, 6)]
+
+
+def test_windows_that_no_epoch_can_fill_are_told():
+    trainer = made(Accumulate(4, drop_last=True))
+    with pytest.warns(
+        UserWarning, match="makes no step: one takes 4 batches, an epoch has 3, and drop_last is"
+    ) as told:
+        trainer.fit(tiny_loader(), epochs=2)
+    assert len(told) == 1
+    assert trainer.clock.steps == 0
+    made(Accumulate(3, drop_last=True)).fit(tiny_loader(), epochs=1)

@@ -139,6 +139,16 @@ BAD = {
         [],
         "fit.validate_every: 'often' is not a duration",
     ),
+    "validation by batches": (
+        HEAD + "fit: {validate_every: 3 batches}\n",
+        [],
+        "fit.validate_every: it counts epochs, steps or time, not batches",
+    ),
+    "both limits": (
+        HEAD + "fit: {steps: 30}\n",
+        [],
+        "fit.steps: give epochs or steps, not both: fit.epochs=null takes that out",
+    ),
     "missing argument": (
         HEAD + "callbacks: {step_schedule: }\n",
         ["~callbacks.one_cycle_schedule"],

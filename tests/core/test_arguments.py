@@ -116,6 +116,11 @@ def test_a_fit_that_ends_before_the_first_validation(limit: dict[str, int], ever
     assert "val/loss" not in history
 
 
+def test_a_fit_that_ends_before_its_first_test() -> None:
+    with pytest.warns(UserWarning, match='nothing will be tested: validate_every="5 epochs", and the fit ends at 2'):
+        made().fit(tiny_loader(), test_loaders=tiny_loader(8), epochs=2, validate_every="5 epochs")
+
+
 def test_a_fit_that_ends_with_its_only_validation() -> None:
     for limit, every in (({"epochs": 2}, "2 epochs"), ({"steps": 4}, "4 steps"), ({"epochs": 1}, "3 steps")):
         history = made().fit(tiny_loader(), tiny_loader(8), validate_every=every, **limit)  # type: ignore[arg-type]

@@ -111,7 +111,7 @@ def monitoring(monitor: str, mode: str | None = None) -> Callback:
 
 @pytest.mark.parametrize(
     "pair",
-    [(("val/loss", None), ("val/accuracy", None)), (("val/loss", "min"), ("val/loss", "max"))],
+    [(("val/loss", None), ("train/loss", None)), (("val/loss", "min"), ("val/loss", "max"))],
     ids=["names", "modes"],
 )
 def test_several_monitors_are_refused_if_somebody_listens(pair: Any) -> None:
@@ -154,6 +154,13 @@ def test_a_misspelt_metric_is_an_error_as_soon_as_it_can_be_known() -> None:
 def test_a_stage_that_never_came_is_a_warning_at_the_end() -> None:
     with pytest.warns(UserWarning, match="Watch watches no metric 'val/loss'"):
         made(Watch("val/loss")).fit(tiny_loader(), epochs=1)
+
+
+def test_each_metric_that_was_followed_and_never_came_is_told() -> None:
+    """Also where several are followed, so that none of them is the watched one."""
+    with pytest.warns(UserWarning, match="watches no metric 'val/loss'") as told:
+        made(monitoring("train/loss"), monitoring("val/loss")).fit(tiny_loader(), epochs=1)
+    assert [one.filename for one in told] == [__file__]
 
 
 def test_without_a_watched_metric_there_is_no_best() -> None:

@@ -93,6 +93,7 @@ def test_every_so_many_tokens() -> None:
 # Start and stop ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*its window never opened:UserWarning")
 @pytest.mark.parametrize(
     ("start", "first"),
     [("5 steps", 5), ("5 batches", 5), ("30 samples", 5), ("1 epoch", 4), ("0 steps", 0), ("100 steps", 12)],
@@ -151,6 +152,7 @@ def test_every_point_of_a_span_or_none() -> None:
         assert [recorder.trace.count(place) for place in places] == [1, 1, 1, 1], span
 
 
+@pytest.mark.filterwarnings("ignore:.*its window never opened:UserWarning")
 def test_the_run_itself_always_passes() -> None:
     recorder = Recorder(arounds=True)
     made(When(recorder, start="100 epochs")).fit(tiny_loader(), tiny_loader(), epochs=1)
@@ -269,3 +271,17 @@ def test_only_points_of_the_callback_open_the_step() -> None:
         name for name in When(Seen(), every="2 steps").plays() if POINTS[name].span in ("forward", "loss", "step")
     }
     assert inside == set()
+
+
+@pytest.mark.parametrize("start", ["5 epochs", "20 steps", "1 token"])
+def test_a_window_that_never_opened_is_told(start: str) -> None:
+    with pytest.warns(UserWarning, match=rf"When\(Seen, from {start}\): its window never opened, .* ended at") as told:
+        seen = played(start=start)
+    assert [one.filename for one in told] == [__file__]
+    assert seen.iterations == []
+
+
+def test_a_window_that_a_stop_left_closed_is_not() -> None:
+    trainer = made(When(Seen(), start="5 epochs"))
+    trainer.on("after_epoch")(lambda run: run.stop("enough"))
+    trainer.fit(tiny_loader(), epochs=9)

@@ -11,6 +11,8 @@ from torch import Tensor
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import flags, is_whole
 from cadenza.callbacks.clip import trained_parameters
+from cadenza.callbacks.faults import warn
+from cadenza.data import length_of
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -54,7 +56,7 @@ class Accumulate(Callback):
         self.capturable = isinstance(weight, str)  # what a function returns may differ from batch to batch
         self.window = Window(n)
         self._mean: Count = 0
-        self._loaded = False
+        self._loaded = self._told = False
 
     @classmethod
     def example(cls) -> Self:
@@ -88,10 +90,13 @@ class Accumulate(Callback):
     # The window -----------------------------------------------------------------------------------------------------
 
     def before_run(self, run: Run) -> None:
+        self._told = not run.is_main
         if run.mode == "fit" and not self._loaded:
             self.window.clear()  # the gradients of a window that a stop or an error left open are cleared, too
 
     def before_train_epoch(self, run: Run) -> None:
+        if self.drop_last and not self._told:
+            self._tell_if_all_is_dropped(length_of(run.loader))
         if run._ensemble is not None:  # it must know before the forward, to put gradients together once in a window
             run._ensemble.holds = lambda: self.window.batches + 1 < self.n
         if self._loaded:
@@ -100,6 +105,11 @@ class Accumulate(Callback):
                 value = getattr(self.window, name)
                 if isinstance(value, Tensor):
                     setattr(self.window, name, value.to(run.device))
+
+    def _tell_if_all_is_dropped(self, batches: int | None) -> None:
+        if batches is not None and self.steps_in(batches) == 0:
+            self._told = True
+            warn(f"{self.name} makes no step: one takes {self.n} batches, an epoch has {batches}, and drop_last is set")
 
     def before_backward(self, run: Run) -> None:
         count = self._mean = self._counted(run)

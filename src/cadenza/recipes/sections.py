@@ -127,11 +127,18 @@ class Reader:
             if value is not None and value < 1:
                 self.check.refuse(("fit", name), f"{value} is not a whole number of at least 1", value)
             found |= {name: value} if value is not None else {}
+        if len(found) == 2:
+            self.check.refuse(
+                ("fit", "steps"), "give epochs or steps, not both: fit.epochs=null takes that out", given["steps"]
+            )
         if not found:
             self.check.refuse(("fit",), "say how far to train: fit: {epochs: 10} or fit: {steps: 1000}")
         if given.get("validate_every") is not None:
             try:
-                found["validate_every"] = str(Duration.interval(self._value(("fit", "validate_every"), str)))
+                every = Duration.interval(self._value(("fit", "validate_every"), str))
+                if every.unit not in ("epochs", "steps", "seconds"):
+                    raise ValueError(f"it counts epochs, steps or time, not {every.unit}")
+                found["validate_every"] = str(every)
             except ValueError as error:
                 self.check.refuse(("fit", "validate_every"), str(error), given["validate_every"])
         return found
