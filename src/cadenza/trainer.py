@@ -111,6 +111,14 @@ class Trainer:
         for one in companions():
             self.add(one)
 
+    def __repr__(self) -> str:
+        training = self._training
+        optimizers = ", ".join(type(one).__name__ for one in training.optimizers) or "no optimizer"
+        names = ", ".join(one._label or one.name for one in self._callbacks) or "none"
+        return (
+            f"<Trainer of {type(training.module).__name__} with {optimizers} on {training.device}; callbacks: {names}>"
+        )
+
     # Callbacks ------------------------------------------------------------------------------------------------------
 
     @property

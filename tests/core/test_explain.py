@@ -173,3 +173,10 @@ def test_what_cannot_play_together_cannot_be_explained() -> None:
 
 def test_a_trainer_without_an_optimizer_can_be_explained() -> None:
     assert "MainCallback" in Trainer(nn.ReLU(), device="cpu").explain()
+
+
+def test_a_trainer_says_in_a_line_what_it_trains_with_what() -> None:
+    model = tiny_classifier()
+    trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), callbacks=[Recorder()], device="cpu")
+    assert repr(trainer) == "<Trainer of Sequential with SGD on cpu; callbacks: Recorder>"
+    assert repr(Trainer(model, device="cpu")) == "<Trainer of Sequential with no optimizer on cpu; callbacks: none>"
