@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.support.ui import WebDriverWait
 
-from cadenza import Watch
+from cadenza import Callback, Watch
 from cadenza.callbacks import HistoryPlot, LRMonitor
 from cadenza.experiment import write_report
 
@@ -231,6 +232,21 @@ def test_light_and_dark_by_the_button(browser: Any, pages: dict[str, Path]) -> N
     browser.find_element("id", "theme").click()
     assert light != dark
     assert browser.execute_script(back) == light
+
+
+def test_curves_of_zeros_and_of_nothing_finite_are_drawn(browser: Any, tmp_path: Path) -> None:
+    class Odd(Callback):
+        def after_epoch(self, run: Any) -> None:
+            run.log("train/zero", 0.0)
+            run.log("train/lost", math.nan)
+
+    opened(browser, fitted(tmp_path, Odd(), epochs=3).report_file)
+    spans = browser.execute_script(
+        "return Object.fromEntries([...report.charts.values()].map(c => "
+        "[c.series[1].label, [c.scales.y.min, c.scales.y.max]]))"
+    )
+    assert spans["train/zero"] == [-1, 1]
+    assert browser.get_log("browser") == []
 
 
 def test_a_hundred_thousand_steps_open(browser: Any, tmp_path: Path) -> None:

@@ -108,9 +108,9 @@ def costs(record: Record) -> str:
             ]
             for row in sorted(outside, key=lambda row: -row["seconds"])
         ],
-        "numbers",
+        "numbers costs outside",
     )
-    return table(["callback", "point", "µs a batch", "share"], rows, "numbers") + (
+    return table(["callback", "point", "µs a batch", "share"], rows, "numbers costs") + (
         folded("Outside of batches", further) if outside else ""
     )
 

@@ -79,6 +79,9 @@
     return [pairs.map((pair) => pair[0]), pairs.map((pair) => pair[1])];
   });
 
+  // A curve that is nothing but zeros would else be drawn on an axis from 0 to 100.
+  const span = (_, low, high) => low === null || low === undefined ? [null, null]
+    : low === 0 && high === 0 ? [-1, 1] : uPlot.rangeNum(low, high, 0.1, true);
   const whole = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
   const draw = (box) => {
@@ -90,7 +93,7 @@
     const options = {
       width: Math.max(place.clientWidth, 200),
       height: 230,
-      scales: { x: { time: false }, y: settings.log ? { distr: 3 } : {} },
+      scales: { x: { time: false }, y: settings.log ? { distr: 3 } : { range: span } },
       axes: [settings.axis === "seconds" ? axis : { ...axis, incrs: whole }, { ...axis, size: room, values: (_, ticks) => ticks.map(tick) }],
       cursor: { sync: { key: "report", setSeries: false }, drag: { x: true, y: false }, dataIdx: nearest },
       legend: { live: true, markers: { dash: (_, index) => lines[index - 1]?.dash ? "dashed" : "solid" } },
