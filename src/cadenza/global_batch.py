@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cadenza.data import accumulation_for
+from cadenza.telling import warn
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
@@ -39,7 +39,7 @@ def keep_step(run: Run, callbacks: Sequence[Callback], saved: dict[str, Any], be
     if size is None or samples is None:
         if before != run.world_size:
             said = "how many samples a step sees is not known from the loader: see to it that it stays the same"
-            warnings.warn(f"saved with {before} processes, going on with {run.world_size}: {said}", stacklevel=2)
+            warn(f"saved with {before} processes, going on with {run.world_size}: {said}")
         return
     batches = accumulation_for(samples, size, run.world_size)
     if owner is not None:

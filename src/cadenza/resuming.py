@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import warnings
 from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +22,7 @@ from cadenza.global_batch import accumulating, keep_step
 from cadenza.requests import BIT
 from cadenza.rng import set_rng_state, unpack_rng
 from cadenza.state import alike
+from cadenza.telling import warn
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
@@ -242,9 +242,7 @@ def _load_each(what: str, objects: list[Any], states: list[Any], load: Any) -> N
 def _load_callbacks(callbacks: Sequence[Callback], states: dict[str, Any]) -> None:
     known = {callback.name: callback for callback in callbacks}
     for name in states.keys() - known.keys():
-        warnings.warn(
-            f"the checkpoint holds the state of a callback {name!r}, which this trainer does not have", stacklevel=3
-        )
+        warn(f"the checkpoint holds the state of a callback {name!r}, which this trainer does not have")
     for name, callback in known.items():
         if name in states:
             callback.load_state_dict(states[name])

@@ -249,7 +249,7 @@ def test_an_instance_that_plays_elsewhere_cannot_be_added() -> None:
 
 def test_a_refused_combination_leaves_a_trainer_that_works() -> None:
     first, second = Seen(), Recorder(points=["after_best"])
-    first.monitor, second.monitor = "val/loss", "val/accuracy"
+    first.monitor, second.monitor = "val/loss", "train/loss"
     trainer = made(first, second)
     with pytest.raises(CallbackError, match="several metrics could decide"):
         trainer.fit(tiny_loader(), tiny_loader(), epochs=1)

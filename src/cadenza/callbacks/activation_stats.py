@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import is_number, texts
+from cadenza.callbacks.faults import warn
 from cadenza.callbacks.gradient_stats import in_steps
 from cadenza.clock import Duration
 
@@ -80,7 +80,7 @@ class ActivationStats(Callback):
                 run.log(f"train/activations/{module}/{name}", value)
         if not found and not self._warned:
             self._warned = True
-            warnings.warn(f"{self.name} saw none of its modules play in the forward of {run.main.name}", stacklevel=2)
+            warn(f"{self.name} saw none of its modules play in the forward of {run.main.name}")
 
     def close(self) -> None:
         self._measured = -1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from time import perf_counter_ns
@@ -14,7 +13,7 @@ from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import is_number, is_whole
 from cadenza.callbacks.arguments import stream as stream_or_none
 from cadenza.callbacks.costs import Costs, MeasuredBatch, Meter
-from cadenza.callbacks.faults import Faults, tolerant
+from cadenza.callbacks.faults import Faults, tolerant, warn
 from cadenza.callbacks.folders import checked_path, place_for, write_whole
 from cadenza.callbacks.host_waits import HostWaits
 from cadenza.callbacks.text_table import tell
@@ -216,8 +215,7 @@ class CostLedger(Faults, Callback):
             if share > self.budget and who not in self._blamed:
                 self._blamed.add(who)
                 where = max((key for key in book.costs if key[0] == who), key=lambda key: book.costs[key].time)[1]
-                warnings.warn(
+                warn(
                     f"{who} takes {share:.0%} of the time of a training batch, most of it at {where} (measured in "
-                    f"{book.batches} batches; {self.name} allows {self.budget:.0%})",
-                    stacklevel=2,
+                    f"{book.batches} batches; {self.name} allows {self.budget:.0%})"
                 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from cadenza.callback import Callback, Order, infer_mode, without
 from cadenza.callbacks.arguments import flags, is_whole, one_of, some_of
+from cadenza.callbacks.faults import warn
 from cadenza.history import as_scalar, read, unknown_metric
 from cadenza.points import STAGES
 
@@ -143,7 +143,7 @@ class ExtremeBatches(Callback):
     def after_run(self, run: Run) -> None:
         """A name that is of no stage, such as ``lr``, may be logged in any pass: only now it is known to be in none."""
         if isinstance(self.by, str) and self.by != "loss" and run.mode == "fit" and not self.found:
-            warnings.warn(f"{self.name} kept nothing: {self._not_logged(run)}", stacklevel=2)
+            warn(f"{self.name} kept nothing: {self._not_logged(run)}")
 
     def close(self) -> None:
         self._open.clear()

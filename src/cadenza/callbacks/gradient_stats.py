@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from cadenza.callback import Callback, Order, without
 from cadenza.callbacks.arguments import one_of
+from cadenza.callbacks.faults import warn
 from cadenza.clock import Duration
 
 if TYPE_CHECKING:
@@ -87,10 +87,9 @@ class GradientStats(Callback):
     def after_run(self, run: Run) -> None:
         due = run.clock.steps // self.every.amount > self._first_step // self.every.amount
         if run.mode == "fit" and due and not self._seen:
-            warnings.warn(
+            warn(
                 f"{self.name} saw no gradients at {self.at}: if {run.main.name}.on_iter_backward steps the optimizer "
-                "itself, let it only call run.loss.backward()",
-                stacklevel=2,
+                "itself, let it only call run.loss.backward()"
             )
 
 

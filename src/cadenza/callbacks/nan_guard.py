@@ -250,7 +250,7 @@ class NaNGuard(Callback):
         try:
             self._read(run)
         except NonFinite as error:
-            log.error("%s", error)
+            warn(f"{error}. This was before the run failed")
         except Exception as error:
             log.debug("%s could not read the last values: %r", self.name, error)
 

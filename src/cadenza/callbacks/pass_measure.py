@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from cadenza.callback import Order
 from cadenza.callbacks.arguments import one_of, some_of
+from cadenza.callbacks.faults import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -136,7 +136,7 @@ class PassMeasure:
         if self.on_error == "raise":
             error.add_note(f'cadenza: it was {what} of {self.name}; on_error="warn" goes on without it')
             raise error
-        warnings.warn(f"{self.name} goes on without {what}: {type(error).__name__}: {error}", stacklevel=2)
+        warn(f"{self.name} goes on without {what}: {type(error).__name__}: {error}")
 
 
 def checked_stages(stages: Iterable[str]) -> frozenset[str]:

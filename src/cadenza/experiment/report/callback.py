@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Self
@@ -13,6 +12,7 @@ from cadenza.callbacks.folders import checked_path
 from cadenza.clock import Cadence, Duration
 from cadenza.experiment.creation import FolderError
 from cadenza.experiment.report.page import write_report
+from cadenza.telling import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -72,10 +72,9 @@ class Report(Callback):
         self._forget()
         self._folder = getattr(run.experiment, "folder", None)
         if self._folder is None:
-            warnings.warn(
+            warn(
                 f"{self.name} makes a report from the folder of an experiment, and this run has none: "
-                'Trainer(..., experiment=Experiment("project", "name"))',
-                stacklevel=2,
+                'Trainer(..., experiment=Experiment("project", "name"))'
             )
         self._cadence = Cadence(self.every, run.clock)
 
@@ -97,5 +96,5 @@ class Report(Callback):
         except (OSError, FolderError, ValueError) as error:
             if not self._warned:
                 self._warned = True
-                warnings.warn(f"{self.name} could not write its report: {error}", stacklevel=2)
+                warn(f"{self.name} could not write its report: {error}")
         self._spent += monotonic() - began
