@@ -234,6 +234,20 @@ def test_a_run_without_any_row_has_a_report(tmp_path: Path) -> None:
     assert "No metric yet; failed after 0 epochs" in Page(experiment.report_file).text
 
 
+def test_a_validation_alone_has_no_epochs_and_no_learning_rate(tmp_path: Path) -> None:
+    experiment = Experiment("tiny", "first", tmp_path)
+    trainer = trainer_of(experiment=experiment)
+    trainer.validate(tiny_loader())
+    page = Page(experiment.report_file)
+    assert re.search(r"val/loss [\d.]+, validate finished", page.text)
+    assert not {"rate", "costs"} & page.ids()
+    assert "epoch 1, step" not in page.text
+    trainer.fit(tiny_loader(), epochs=1)
+    page = Page(experiment.report_file)
+    assert "in epoch 1, after 1 epoch, 3 steps" in page.text
+    assert {"rate", "costs"} <= page.ids()
+
+
 def test_values_that_are_not_finite_do_not_break_it(tmp_path: Path) -> None:
     class Odd(Callback):
         def after_epoch(self, run: Any) -> None:

@@ -25,8 +25,15 @@ def result(record: Record) -> str:
     if best is None:
         return f"No metric yet; {said}"
     name, value, where = best
+    if not _trains(record):
+        return f"{name} {shown(value)}, {record.status['mode']} {record.state}"
     at = f" in epoch {where['epoch'] + 1}" if isinstance(where.get("epoch"), int) else ""
     return f"{name} {shown(value)}{at}, {said}"
+
+
+def _trains(record: Record) -> bool:
+    """Whether the run had a fit; a validation alone has no epochs, no learning rate and no costs."""
+    return record.status.get("mode", "fit") == "fit"
 
 
 def head(record: Record) -> str:
@@ -75,7 +82,8 @@ def happened(record: Record) -> str:
         following = record.events[index + 1]["kind"] if index + 1 < len(record.events) else None
         if event["kind"] == "best" and following == "best":
             continue
-        where = f"epoch {event['epoch'] + 1}, step {event.get('step', 0):,}" if "epoch" in event else ""
+        place = f"epoch {event['epoch'] + 1}, step {event.get('step', 0):,}" if "epoch" in event else ""
+        where = place if _trains(record) else ""
         kind = f'<span class="kind">{text(event["kind"])}</span>'
         rows.append(
             [text(str(event.get("time", "")).replace("T", " ").rstrip("Z")), kind, text(where), text(event["says"])]
@@ -172,11 +180,11 @@ def one_run(record: Record, charts: dict[str, str]) -> str:
     """The page of one run."""
     parts = [
         section("Curves", charts["curves"], "curves"),
-        section("Learning rate", charts["rate"] or _NO_RATE, "rate"),
+        section("Learning rate", charts["rate"] or (_NO_RATE if _trains(record) else ""), "rate"),
         section("What happened", happened(record), "happened"),
         section("Pictures", shown_things(record), "pictures"),
         section("The score", _score(record), "score"),
-        section("Cost of each callback", costs(record), "costs"),
+        section("Cost of each callback", costs(record) if _trains(record) else "", "costs"),
         section("Throughput", charts["speed"] or _speed(record), "speed"),
         section("Recipe" if record.details.get("recipe") else "Settings", recipe(record), "recipe"),
         section("Environment", environment(record), "environment"),
