@@ -33,7 +33,7 @@ def result(record: Record) -> str:
 
 def _trains(record: Record) -> bool:
     """Whether the run had a fit; a validation alone has no epochs, no learning rate and no costs."""
-    return record.status.get("mode", "fit") == "fit"
+    return bool(record.status.get("mode", "fit") == "fit")
 
 
 def head(record: Record) -> str:
