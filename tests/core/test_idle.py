@@ -54,6 +54,7 @@ class SkipAll(Callback):
         run.skip_step()
 
 
+@pytest.mark.filterwarnings("ignore:Accumulate makes no step")
 @pytest.mark.parametrize("callback", [SkipAll(), Accumulate(64, drop_last=True)], ids=["skipped", "dropped"])
 def test_steps_that_are_never_made_are_not_waited_for(callback: Callback) -> None:
     trainer = made(callback)
