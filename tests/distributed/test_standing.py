@@ -69,32 +69,8 @@ def test_who_is_through_or_ends_by_itself_is_not(word):
     assert one.where() == "outside a run"
 
 
-STUCK = """
-import threading
-from cadenza.distributed import standing
-
-class Busy:
-    _thread = threading.get_ident()
-
-standing._PATIENCE = standing._AT_LAST = 0.05
-run = Busy()
-one = standing.Standing(run, rank=0)
-one.interrupt({"rank": 1, "said": "ValueError: odd"})
-lock = threading.Lock()
-with lock:
-    lock.acquire()  # waits where no exception of another thread is raised
-"""
-
-
-def test_who_cannot_be_interrupted_is_ended():
-    found = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=120)
-    assert found.returncode == 1
-    assert "rank 1 failed (ValueError: odd), but rank 0 waits where nothing can interrupt it" in found.stderr
-    assert 'File "<string>", line 14' in found.stderr
-
-
-HANDLING = """
-import threading, time
+BEGIN = """
+import sys, threading, time
 from cadenza.distributed import standing
 from cadenza.distributed.failure import RankFailed
 
@@ -104,8 +80,42 @@ class Busy:
 standing._PATIENCE = standing._AT_LAST = 0.05
 run = Busy()
 one = standing.Standing(run, rank=0)
+failure = {"rank": 1, "said": "ValueError: odd"}
+"""
+
+
+def ended(script):
+    """How a process ends that does this while another one fails."""
+    return subprocess.run([sys.executable, "-c", BEGIN + script], capture_output=True, text=True, timeout=120)
+
+
+STUCK = """
+def wait_for_ever():
+    lock.acquire()
+
+def fail():
+    place = wait_for_ever.__code__.co_firstlineno + 1
+    while sys._current_frames()[run._thread].f_lineno != place:
+        time.sleep(0.01)
+    one.interrupt(failure)
+
+lock = threading.Lock()
+lock.acquire()
+threading.Thread(target=fail, daemon=True).start()
+wait_for_ever()
+"""
+
+
+def test_who_cannot_be_interrupted_is_ended():
+    found = ended(STUCK)
+    assert found.returncode == 1
+    assert "rank 1 failed (ValueError: odd), but rank 0 waits where nothing can interrupt it" in found.stderr
+    assert "in wait_for_ever" in found.stderr
+
+
+HANDLING = """
 try:
-    one.interrupt({"rank": 1, "said": "ValueError: odd"})
+    one.interrupt(failure)
     while True:
         pass
 except RankFailed:
@@ -115,5 +125,5 @@ print("done")
 
 
 def test_who_was_interrupted_has_time_to_end():
-    found = subprocess.run([sys.executable, "-c", HANDLING], capture_output=True, text=True, timeout=120)
+    found = ended(HANDLING)
     assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr
