@@ -7,14 +7,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cadenza.distributed.ensemble import Ensemble
+from cadenza.distributed.reduction import Reduction
 from cadenza.distributed.ride import Carrier, Ride
 from cadenza.distributed.strategy import Together, check_flags, on_cuda, refuse_wrapped, same_everywhere, trained
 
 if TYPE_CHECKING:
     from cadenza.run import Run
+
+
+_ONE_BUCKET = 25 * 2**20
+"""Gradients of so many bytes go into one bucket, and nothing of their way is hidden behind the backward."""
 
 
 class DDP(Together):
@@ -76,10 +82,30 @@ class DDP(Together):
             )
             ensemble.ride = Ride(module, ensemble.world.world_size) if isinstance(module, Carrier) else None
             ensemble.trained = trained(run.module)
+            if ensemble.reduction is not None:
+                self.reduce_apart(run, ensemble)
         run.model = ensemble.model
 
     def refresh(self, run: Run, ensemble: Ensemble) -> None:
         self.wrap(run, ensemble)
+
+    def why_not_recorded(self, run: Run, mode: str) -> str | None:
+        if mode == "compiled":
+            return super().why_not_recorded(run, mode)
+        if self.flags["find_unused_parameters"]:
+            return "find_unused_parameters looks in each step which parameters have gradients"
+        if any(isinstance(one, nn.SyncBatchNorm) for one in run.module.modules()):
+            return "SyncBatchNorm talks to the other processes in the midst of a step"
+        size = sum(one.numel() * one.element_size() for one in run.module.parameters() if one.requires_grad)
+        if mode == "auto" and size > _ONE_BUCKET:
+            return (
+                f"gradients of {size / 2**20:.0f} MiB are put together while the backward runs, which is not recorded "
+                '(execution="captured" does both, one after the other)'
+            )
+        return None
+
+    def reduce_apart(self, run: Run, ensemble: Ensemble) -> None:
+        ensemble.reduction = Reduction(run.module, ensemble.world.world_size)
 
     def __repr__(self) -> str:
         chosen = {name: flag for name, flag in self.flags.items() if flag != (name == "broadcast_buffers")}
@@ -112,5 +138,13 @@ class Wrapped(DistributedDataParallel):
         run = self.ensemble.run
         if not torch.is_grad_enabled() or run is None or run.stage != "train":
             return self.inner(*inputs, **named)
-        self.require_backward_grad_sync = self.ensemble.syncs(run)
+        syncs = self.ensemble.syncs(run)
+        if self.ensemble.reduction is not None:
+            return self.inner(*inputs, **named)
+        self.require_backward_grad_sync = syncs
         return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
+
+    def share_buffers(self) -> None:
+        """Rank 0's buffers on all ranks, as before each forward of torch's own."""
+        if self.will_sync_module_buffers():  # type: ignore[no-untyped-call]
+            self._sync_buffers()  # type: ignore[no-untyped-call]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,9 @@ from torch import Tensor
 from cadenza.data import Feed, length_of, unshard
 from cadenza.distributed.agreement import Agreement
 from cadenza.distributed.failure import Parted, RankFailed, may_be_news, told
+from cadenza.distributed.guard import NoCollectives
 from cadenza.distributed.lifeline import Lifeline
+from cadenza.distributed.reduction import Reduction, at_once
 from cadenza.distributed.ride import Ride
 from cadenza.distributed.shadow import donor, keep_step, nothing, receive_batch, settle_held
 from cadenza.distributed.standing import Standing, where_it_failed
@@ -47,6 +50,8 @@ class Ensemble:
         self.agreement = Agreement(self.world.rank, self.world.world_size, self.place)
         self.model: Any = None
         self.ride: Ride | None = None
+        self.reduction: Reduction | None = None
+        """Puts gradients together after the backward, where steps are recorded; the ride stays out of it."""
         self.empty = False
         self.evaluated = False
         self.trained: tuple[bool, ...] = ()
@@ -84,7 +89,7 @@ class Ensemble:
         self.raise_failure()
         self.agreement.end_iteration()
         asks, self._asked_in_ride = self._asked_in_ride, False
-        rides = this.training and self.ride is not None
+        rides = this.training and (self.ride is not None or self.reduction is not None)
         if not rides and self._meets_after(this):
             asks = self._look(run)
         if asks:
@@ -118,15 +123,26 @@ class Ensemble:
 
     def carry(self, run: Run, loss: Tensor) -> Tensor:
         """``loss`` with what this process has to say."""
-        if self.ride is None or not self.synced:
+        if self.ride is None or self.reduction is not None or not self.synced:
             return loss
-        return self.ride.put_on(loss, self.agreement.untold, run.clock.wall if self.world.is_main else 0.0)
+        return self.ride.put_on(loss, *self._say(run))
 
     def after_backward(self, run: Run) -> None:
-        if self.ride is not None and (heard := self.ride.take_off()) is not None:
-            self._asked_in_ride = heard[0] > 0
-            if self.ride.whole:
-                run.clock.agreed = heard[1]
+        if self.reduction is not None:
+            whole = self.reduction.whole
+            if self.synced:
+                self.reduction.reduce(lambda: self._say(run), lambda heard: self._hear(run, heard, whole))
+        elif self.ride is not None and (heard := self.ride.take_off()) is not None:
+            self._hear(run, heard, self.ride.whole)
+
+    def _say(self, run: Run) -> list[float]:
+        """Whether this process asks for anything, and on rank 0 the time."""
+        return [float(self.agreement.untold), run.clock.wall if self.world.is_main else 0.0]
+
+    def _hear(self, run: Run, heard: list[float], whole: bool) -> None:
+        self._asked_in_ride = heard[0] > 0
+        if whole:
+            run.clock.agreed = heard[1]
 
     def weighted(self, run: Run, *, share: bool) -> Tensor:
         """The loss as it is back-propagated. DDP and FSDP take the mean over processes, so with ``share`` a batch that
@@ -173,7 +189,35 @@ class Ensemble:
             this.last = run._batch
         if this.donor is not None:
             receive_batch(run, this, found)
-        return keep_step(self, run, this, found)
+        found = keep_step(self, run, this, found)
+        if found and this.training:
+            self.share_buffers()
+        return found
+
+    def share_buffers(self) -> None:
+        """Before a round, if its forward does not do that: it may be recorded."""
+        if self.reduction is not None and self.synced:
+            self.model.share_buffers()
+
+    def has_even_share(self, run: Run) -> bool:
+        """Whether this process has as many samples in this round as the others on average."""
+        known = run._pass.samples_of_all
+        return known is not None and run.main.count(run)[0] * self.world.world_size == known
+
+    @contextmanager
+    def talking(self, between: Callable[[Callable[[], None]], None], *, only: bool = False) -> Iterator[None]:
+        """``between`` gets what puts gradients together, to call it when it is time. With ``only`` every other
+        collective is refused, as it must be while a step is recorded."""
+        if self.reduction is None:
+            yield
+            return
+        refused = NoCollectives("the step talks to the other processes in its midst ({})") if only else nullcontext()
+        self.reduction.between = between
+        try:
+            with refused:
+                yield
+        finally:
+            self.reduction.between = at_once
 
     def settle_held(self, run: Run, this: Pass | Outside) -> None:
         """Before a step: gradients that were held for a batch that did not come are put together now."""

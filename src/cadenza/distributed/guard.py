@@ -22,19 +22,24 @@ class LonelyCollective(RuntimeError):
 
 
 class NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, every collective raises instead of waiting."""
+    """While it is entered, every collective raises instead of waiting; ``said`` with its name tells why."""
 
-    def __init__(self, who: str) -> None:
+    def __init__(self, said: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.who = who
+        self.said = said
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "namespace", None) in _COLLECTIVES:
-            raise LonelyCollective(
-                f"{self.who} does not play on all ranks, but calls {func.__name__}, for which all of them are needed: "
-                'let it play on all (ranks = "all") and look at run.is_main where it writes'
-            )
+            raise LonelyCollective(self.said.format(func.__name__))
         return func(*args, **(kwargs or {}))
+
+
+def alone(who: str) -> NoCollectives:
+    """For what only some ranks play."""
+    return NoCollectives(
+        f"{who} does not play on all ranks, but calls {{}}, for which all of them are needed: let it play on all "
+        '(ranks = "all") and look at run.is_main where it writes'
+    )
 
 
 def guarded(callback: Callback, player: Callable[[Run], Any]) -> Callable[[Run], Any]:
@@ -42,7 +47,7 @@ def guarded(callback: Callback, player: Callable[[Run], Any]) -> Callable[[Run],
 
     @functools.wraps(player)
     def play(run: Run) -> Any:
-        with NoCollectives(callback.name):
+        with alone(callback.name):
             return player(run)
 
     return play
@@ -65,7 +70,7 @@ def main_only(method: Callable[..., Any]) -> Callable[..., Any]:
         if not run.is_main:
             return None
         if run._ensemble is not None and run._ensemble.debug:
-            with NoCollectives(f"{self.name}.{method.__name__}"):
+            with alone(f"{self.name}.{method.__name__}"):
                 return inside(self, run)
         return inside(self, run)
 

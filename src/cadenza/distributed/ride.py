@@ -41,39 +41,24 @@ class _Carry(torch.autograd.Function):
         return gradients[0], ctx.load, None
 
 
-class Ride:
-    """Puts numbers on a backward, and reads what the others put on theirs.
+class Ears:
+    """Reads numbers that were put together over all processes.
 
-    On the CPU they are read at once. On a device that would wait, so there every fourth reduction is copied to the host
-    and read three reductions later, when the copy is long done; what is asked stays asked until then.
+    On the CPU they are read at once. On a device that would wait, so there every fourth message is copied to the host
+    and read three messages later, when the copy is long done; what is asked stays asked until then.
     """
 
-    def __init__(self, carrier: Carrier, world_size: int) -> None:
-        self.carrier, self.world_size = carrier, world_size
-        self.on_cpu = carrier.numbers.device.type == "cpu"
-        self.whole = carrier.numbers.dtype in (torch.float32, torch.float64)
+    def __init__(self) -> None:
         self._count = 0
         self._waiting: deque[tuple[int, Tensor, Any]] = deque()
 
-    def put_on(self, loss: Tensor, asks: bool, seconds: float) -> Tensor:
-        """``loss``, whose backward also carries these numbers."""
-        like = self.carrier.numbers
-        load = torch.tensor([float(asks), seconds if self.whole else 0.0], dtype=like.dtype)
-        if not self.on_cpu:
-            load = load.pin_memory().to(like.device, non_blocking=True)
-        carried: Tensor = _Carry.apply(loss, like, load)  # type: ignore[no-untyped-call]
-        return carried
-
-    def take_off(self) -> tuple[float, float] | None:
-        """After a reduction: whether somebody asks and rank 0's time, or None if it is not read this time."""
-        numbers, self.carrier.numbers.grad = self.carrier.numbers.grad, None
-        if numbers is None:
-            return None
-        if self.on_cpu:
-            return self._read(numbers)
+    def hear(self, numbers: Tensor) -> list[float] | None:
+        """What ``numbers`` hold, or those of an earlier message, or None if nothing is read this time."""
+        if numbers.device.type == "cpu":
+            return [float(number) for number in numbers.tolist()]
         self._count += 1
         if self._count % _SAMPLED == 0:
-            copy = torch.empty(NUMBERS, dtype=numbers.dtype, pin_memory=True)
+            copy = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
             copy.copy_(numbers, non_blocking=True)
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record()
@@ -81,9 +66,38 @@ class Ride:
         if self._waiting and self._waiting[0][0] <= self._count:
             _, copy, done = self._waiting.popleft()
             done.synchronize()  # of a step that was over long ago
-            return self._read(copy)
+            return [float(number) for number in copy.tolist()]
         return None
 
-    def _read(self, numbers: Tensor) -> tuple[float, float]:
-        asks, seconds = numbers.tolist()
-        return asks * self.world_size, seconds * self.world_size
+
+def carries_seconds(dtype: torch.dtype) -> bool:
+    """Whether a number of seconds survives in ``dtype``."""
+    return dtype in (torch.float32, torch.float64)
+
+
+def on_device(numbers: list[float], like: Tensor) -> Tensor:
+    """``numbers`` beside ``like``, without a wait for its device."""
+    made = torch.tensor(numbers, dtype=like.dtype)
+    return made if like.device.type == "cpu" else made.pin_memory().to(like.device, non_blocking=True)
+
+
+class Ride:
+    """Puts numbers on a backward, and reads what the others put on theirs."""
+
+    def __init__(self, carrier: Carrier, world_size: int) -> None:
+        self.carrier, self.world_size = carrier, world_size
+        self.whole = carries_seconds(carrier.numbers.dtype)
+        self._ears = Ears()
+
+    def put_on(self, loss: Tensor, asks: float, seconds: float) -> Tensor:
+        """``loss``, whose backward also carries these numbers."""
+        numbers = self.carrier.numbers
+        load = on_device([asks, seconds if self.whole else 0.0], numbers)
+        carried: Tensor = _Carry.apply(loss, numbers, load)  # type: ignore[no-untyped-call]
+        return carried
+
+    def take_off(self) -> list[float] | None:
+        """After a reduction: how many ask and rank 0's time, or None if it is not read this time."""
+        numbers, self.carrier.numbers.grad = self.carrier.numbers.grad, None
+        heard = None if numbers is None else self._ears.hear(numbers)
+        return None if heard is None else [number * self.world_size for number in heard]

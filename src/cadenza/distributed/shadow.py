@@ -99,6 +99,7 @@ def play_along(ensemble: Ensemble, run: Run, this: Pass) -> None:
         this.samples_of_all = _known_samples(this, ensemble.world.world_size)
     if this.training:
         run.clock.batches += 1
+        ensemble.share_buffers()
     if this.score.plan.declared & SKIP_BATCH:
         ensemble.skip(run, SKIP_BATCH)
     ensemble.empty = this.iterating = True

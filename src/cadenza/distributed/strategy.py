@@ -59,6 +59,13 @@ class Strategy:
     def refresh(self, run: Run, ensemble: Ensemble) -> None:
         """Called when a training pass begins: other parameters may be trained than before."""
 
+    def why_not_recorded(self, run: Run, mode: str) -> str | None:
+        """Why steps cannot be recorded under this strategy, if so."""
+        return None
+
+    def reduce_apart(self, run: Run, ensemble: Ensemble) -> None:
+        """From here on the processes talk between two parts of a step that can be recorded, and not in them."""
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
@@ -101,6 +108,11 @@ class Together(Strategy):
 
     def found(self, training: Training, look: Callable[..., Any]) -> Any:
         return taken_alone(look()) if training.world.alone else hand_out(self.ensemble(training), look)
+
+    def why_not_recorded(self, run: Run, mode: str) -> str | None:
+        if run.world_size == 1:
+            return None
+        return f"{run.world_size} processes train together, and what they tell each other is not recorded"
 
     def spread(self, run: Run, ensemble: Ensemble) -> None:
         """Makes ``run.model`` of ``run.module``, or takes what an earlier run made."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from cadenza.execution import eager
 from cadenza.execution.forms import Form, allowed_form, captured_form, compiled_form
@@ -68,17 +67,11 @@ class Executor:
             self.recorder,
             self.forms,
             shapes=self.options.shapes,
-            warm_ups=self._warm_ups(self.recorder.name),
+            warm_ups=WARM_UPS[self.recorder.name],
             refuse=self._refuse,
             tell=self._tell,
         )
         return region.step
-
-    def _warm_ups(self, recorder: str) -> tuple[int, int]:
-        """DistributedDataParallel sets itself up in its first ten steps, which cannot be recorded."""
-        first, further = WARM_UPS[recorder]
-        wrapped = isinstance(self.run.model, nn.parallel.DistributedDataParallel)
-        return (max(first, 11), further) if wrapped else (first, further)
 
     # Beginning and end ----------------------------------------------------------------------------------------------
 
@@ -124,6 +117,8 @@ class Executor:
         cycles, fused = cycles_momentum(run._plan, run), self.options.fused
         self.forms = [captured_form(one, device, fused=fused, cycles=cycles) for one in run.optimizers]
         self.recorder = GraphRecorder(device)
+        if run._ensemble is not None:
+            run.training_state.strategy.reduce_apart(run, run._ensemble)
 
     def end(self) -> None:
         """Takes everything back: the optimizers are the user's own again, memory is let go of."""
@@ -132,6 +127,8 @@ class Executor:
         while self._undo:
             self._undo.pop()()
         self.recorder = None
+        if self.run._ensemble is not None:
+            self.run._ensemble.reduction = None
 
     # Saying why not -------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cadenza.execution.host_waits import host_waits, recover, waiting_is_an_error
+from cadenza.execution.host_waits import host_waits, recover, unwatched, waiting_is_an_error
 from cadenza.execution.kept import Kept
 from cadenza.execution.leaves import tensors_of, with_tensors
 from cadenza.execution.recording import CannotRecord, Outcome, Recording, first_line
@@ -20,6 +20,9 @@ from cadenza.fields import GONE, UNWEIGHTED, Later
 if TYPE_CHECKING:
     from cadenza.callback import Callback
     from cadenza.run import Run
+
+
+_MODE = "thread_local"
 
 
 class GraphRecorder:
@@ -37,7 +40,7 @@ class GraphRecorder:
         self.stream.wait_stream(here)
         run._last_loss = run._last_output = None  # what autograd keeps for them belongs to another stream
         watching: AbstractContextManager[list[str]] = host_waits() if last else nullcontext([])
-        with torch.cuda.stream(self.stream), watching as waits:
+        with torch.cuda.stream(self.stream), watching as waits, talking(run, unwatched) if last else nullcontext():
             result = opened(run)
         here.wait_stream(self.stream)
         if run._loss is not GONE:
@@ -49,19 +52,19 @@ class GraphRecorder:
     ) -> tuple[Recording, bool]:
         """Records the step of this batch without doing it, then plays it."""
         batch, kept, here = run._batch, Kept(run, callbacks), torch.cuda.current_stream(run.device)
-        graph, parameters = torch.cuda.CUDAGraph(), kept.parameters
+        parameters = kept.parameters
         try:
             prepare()
             static = with_tensors(batch, lambda tensor: tensor.detach().clone())
             before = list(kept.gradients)
             run._last_loss = run._last_output = None
             run._batch = static
-            result = self._capture(graph, lambda: opened(run))
+            tape, result = self._capture(run, opened)
             outcome = Outcome.of(run, result, kept.steps, parameters)
             changed = kept.what_changed()
             if changed is not None:
                 raise CannotRecord(changed)
-            recording = Graph(graph, static, before, parameters, outcome, run._loss, run._output)
+            recording = Graph(tape, static, before, parameters, outcome, run._loss, run._output)
         except BaseException as error:
             torch.cuda.set_stream(here)  # torch does not come back from a capture that the device ended
             if not isinstance(error, CannotRecord):
@@ -76,17 +79,53 @@ class GraphRecorder:
         recording.take_over(run, batch)
         return recording, result
 
-    def _capture(self, graph: Any, step: Callable[[], bool]) -> bool:
-        """Records ``step``. A wait for the device is an error of the host first, before it could spoil the capture."""
+    def _capture(self, run: Run, opened: Callable[[Run], bool]) -> tuple[Tape, bool]:
+        """Records a step. A wait for the device is an error of the host first, before it could spoil the capture."""
         self.pool = self.pool or torch.cuda.graph_pool_handle()
+        tape = Tape(self.pool, self.stream)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")
-            with (
-                nothing_is_collected(),
-                waiting_is_an_error(),
-                torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"),
-            ):
-                return step()
+            with nothing_is_collected(), waiting_is_an_error(), talking(run, tape.cut, only=True), tape.turning:
+                return tape, opened(run)
+
+
+class Tape:
+    """One graph, or two with what is said to other processes between them."""
+
+    def __init__(self, pool: Any, stream: Any) -> None:
+        self.pool, self.graphs = pool, [torch.cuda.CUDAGraph()]
+        self.talk: Callable[[], None] | None = None
+        self.turning = torch.cuda.graph(self.graphs[0], pool=pool, stream=stream, capture_error_mode=_MODE)
+
+    def cut(self, talk: Callable[[], None]) -> None:
+        """Ends the first graph and begins the second."""
+        self.graphs[0].capture_end()
+        self.talk = talk
+        self.turning.cuda_graph = second = torch.cuda.CUDAGraph()
+        self.graphs.append(second)
+        second.capture_begin(self.pool, capture_error_mode=_MODE)
+
+    def player(self) -> Callable[[], None]:
+        """What plays it, without the methods of Python around the launches."""
+        bare: list[Any] = [super(torch.cuda.CUDAGraph, graph) for graph in self.graphs]
+        if self.talk is None:
+            launch: Callable[[], None] = bare[0].replay
+            return launch
+        first, talk, second = bare[0].replay, self.talk, bare[1].replay
+
+        def play() -> None:
+            first()
+            talk()
+            second()
+
+        return play
+
+
+def talking(
+    run: Run, between: Callable[[Callable[[], None]], None], *, only: bool = False
+) -> AbstractContextManager[None]:
+    """Under many processes: what puts gradients together is handed to ``between``; with ``only`` nothing else talks."""
+    return nullcontext() if run._ensemble is None else run._ensemble.talking(between, only=only)
 
 
 @contextmanager
@@ -106,7 +145,7 @@ class Graph(Recording):
 
     def __init__(
         self,
-        graph: Any,
+        tape: Tape,
         batch: Any,
         before: list[Tensor | None],
         parameters: list[Tensor],
@@ -114,9 +153,8 @@ class Graph(Recording):
         loss: Any,
         output: Any,
     ) -> None:
-        bare: Any = super(torch.cuda.CUDAGraph, graph)
-        self.launch = bare.replay  # without the method of Python around it
-        self.graph, self.outcome, self.parameters, self.before = graph, outcome, parameters, before
+        self.launch = tape.player()
+        self.tape, self.outcome, self.parameters, self.before = tape, outcome, parameters, before
         self.inputs = list(tensors_of(batch))
         self.flat = type(batch) in (list, tuple) and len(batch) == len(self.inputs)
         self.accumulates = any(gradient is not None for gradient in before)
@@ -128,7 +166,7 @@ class Graph(Recording):
         """After recording: what stands on the host is there already, now the device does its part."""
         run._batch = batch
         run.loss_weight = UNWEIGHTED
-        self.graph.replay()
+        self.launch()
         self._show(run)
 
     def play(self, run: Run) -> bool:

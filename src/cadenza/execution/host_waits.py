@@ -12,6 +12,7 @@ import torch
 
 _WAITED = "called a synchronizing CUDA operation"
 _PROTOTYPE = "Synchronization debug mode is a prototype"
+_watching = True
 
 
 @contextmanager
@@ -53,6 +54,19 @@ def waiting_is_an_error() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(mode)
 
 
+def unwatched(talk: Callable[[], None]) -> None:
+    """Calls ``talk``, which may wait."""
+    global _watching
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("default")
+    _watching = False
+    try:
+        talk()
+    finally:
+        _watching = True
+        torch.cuda.set_sync_debug_mode(mode)
+
+
 @contextmanager
 def _instead(waited: Callable[[str], None]) -> Iterator[None]:
     """Tells of calls of ``synchronize``, of which torch itself does not tell; those of capturing itself pass."""
@@ -68,7 +82,7 @@ def _instead(waited: Callable[[str], None]) -> Iterator[None]:
 def _told(wait: Callable[..., Any], waited: Callable[[str], None]) -> Callable[..., Any]:
     def told(*args: Any, **more: Any) -> Any:
         caller = sys._getframe(1)
-        if caller.f_globals.get("__name__") != "torch.cuda.graphs":
+        if _watching and caller.f_globals.get("__name__") != "torch.cuda.graphs":
             waited(f"{caller.f_code.co_filename}:{caller.f_lineno}")
         return wait(*args, **more)
 

@@ -20,8 +20,9 @@ def why_not(mode: str, run: Run) -> str | None:
     """Why no step of this training can be recorded, whoever plays, if so."""
     if mode != "compiled" and run.device.type != "cuda":
         return f"the device is {run.device.type}, and CUDA graphs need a GPU"
-    if run.world_size > 1:
-        return f"{run.world_size} processes train together, and what they tell each other is not recorded"
+    why = run.training_state.strategy.why_not_recorded(run, mode)
+    if why is not None:
+        return why
     for optimizer in run.optimizers:
         why = why_no_form(optimizer)
         if why is not None:
@@ -37,6 +38,11 @@ def why_opened(plan: Plan, mode: str) -> str | None:
         for callback in plan.callbacks_at(point, "train"):
             if not callback.capturable:
                 return f"{callback.name} plays {point} and is not capturable"
+    if plan.declared:
+        who = next(callback for callback in plan.callbacks if callback.asks and callback.agree != "same")
+        return f"{who.name} may skip, on which the processes agree in the midst of a step"
+    if plan.together and not plan.is_default("on_iter_backward"):
+        return f"{plan.main.name} has its own on_iter_backward, and the processes talk right after the library's"
     spans = ("forward", "loss", "backward", "step", "zero_grad")
     own = [b.name for b in BEHAVIOURS if b.span in spans and "train" in b.stages and not plan.is_default(b.name)]
     if own and not plan.main.capturable:

@@ -84,6 +84,8 @@ class Region:
         """The verb ``train_step``."""
         if run._asked or self.closed or run.scaler is not None or run.loss_weight is not UNWEIGHTED:
             return self.eager(run)
+        if run._ensemble is not None and not run._ensemble.has_even_share(run):
+            return self.eager(run)
         result = self._ordinary(run)
         if result and self._adjust_lr is not None:
             self._adjust_lr(run)
@@ -122,6 +124,7 @@ class Region:
             self._look = self._looks.setdefault(look, len(self._looks))
         return (
             run._held,
+            run._ensemble is None or run._ensemble.syncs(run),
             self._look,
             tuple([module.training for module in self._modules]),
             tuple([(p.data_ptr(), p.requires_grad, p.grad is None) for p in self._parameters]),

@@ -1,0 +1,82 @@
+"""Gradients put together in one message after the backward, so that the step before and after it can be recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from cadenza.distributed.ride import NUMBERS, Ears, carries_seconds, on_device
+
+
+class Reduction:
+    """The trained parameters of a module, and one long tensor for the gradients of each type. At the end of the first
+    one a few numbers go along, as in ``Ride``.
+
+    ``between`` is called with what talks to the others. It calls that at once, unless a step is being recorded.
+    """
+
+    def __init__(self, module: nn.Module, world_size: int) -> None:
+        self.world_size = world_size
+        self.names = {id(parameter): name for name, parameter in module.named_parameters()}
+        self.between: Callable[[Callable[[], None]], None] = at_once
+        kinds: dict[torch.dtype, list[nn.Parameter]] = {}
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                kinds.setdefault(parameter.dtype, []).append(parameter)
+        self._messages = [Message(parameters, NUMBERS if i == 0 else 0) for i, parameters in enumerate(kinds.values())]
+        self.whole = carries_seconds(self._numbers.dtype)
+        self._ears = Ears()
+
+    @property
+    def _numbers(self) -> Tensor:
+        return self._messages[0].flat[-NUMBERS:]
+
+    def reduce(self, say: Callable[[], list[float]], hear: Callable[[list[float]], None]) -> None:
+        """Makes every gradient the mean over all processes. ``say`` gives the numbers to go along, ``hear`` gets their
+        sums, if they are read this time."""
+        gradients = [[self._gradient(parameter) for parameter in message.parameters] for message in self._messages]
+        for message, some in zip(self._messages, gradients, strict=True):
+            torch._foreach_copy_(message.parts, some)
+            torch._foreach_mul_(message.parts, 1 / self.world_size)
+        self.between(lambda: self._exchange(say, hear))
+        for message, some in zip(self._messages, gradients, strict=True):
+            torch._foreach_copy_(some, message.parts)
+
+    def _gradient(self, parameter: nn.Parameter) -> Tensor:
+        gradient = parameter.grad
+        if gradient is None or gradient.layout is not torch.strided:
+            what = "no gradient" if gradient is None else "a sparse gradient"
+            raise RuntimeError(
+                f"{self.names[id(parameter)]} has {what}, so the processes cannot put theirs together in one message: "
+                'use execution="eager"' + (" and DDP(find_unused_parameters=True)" if gradient is None else "")
+            )
+        return gradient
+
+    def _exchange(self, say: Callable[[], list[float]], hear: Callable[[list[float]], None]) -> None:
+        asks, seconds = say()
+        self._numbers.copy_(on_device([asks, seconds if self.whole else 0.0], self._numbers), non_blocking=True)
+        for message in self._messages:
+            dist.all_reduce(message.flat)
+        heard = self._ears.hear(self._numbers)
+        if heard is not None:
+            hear(heard)
+
+
+class Message:
+    """One long tensor, with a part for the gradient of each parameter and room for ``more`` numbers."""
+
+    def __init__(self, parameters: list[nn.Parameter], more: int) -> None:
+        self.parameters = parameters
+        sizes = [parameter.numel() for parameter in parameters]
+        like = parameters[0]
+        self.flat = torch.zeros(sum(sizes) + more, dtype=like.dtype, device=like.device)
+        pieces = torch.split(self.flat[: sum(sizes)], sizes)
+        self.parts: list[Any] = [piece.view(one.shape) for piece, one in zip(pieces, parameters, strict=True)]
+
+
+def at_once(talk: Callable[[], None]) -> None:
+    talk()
