@@ -1,0 +1,202 @@
+"""On a CUDA device: captured steps of two processes are bit-equal to the same steps played one by one.
+
+Both processes share the device and talk through gloo, since nccl wants a device for each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from cadenza import Callback, Execution, Run, Trainer
+from cadenza.callbacks import EMA, Accumulate, CosineSchedule, GradientClip, Precision
+from cadenza.execution import graphs
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.timeout(300),
+]
+SAMPLES = 32 * 40 + 10
+
+
+class Looks(Callback):
+    """Plays inside the step, and so opens it."""
+
+    def after_forward(self, run: Run) -> None: ...
+
+
+class StopsOne(Callback):
+    """Rank 1 wants to stop, at a batch that rank 0 does not know."""
+
+    def after_train_iter(self, run: Run) -> None:
+        if run.rank == 1 and run.clock.batches == 50:
+            run.stop("enough")
+
+
+class Skips(Callback):
+    asks = frozenset({"skip_step"})
+    capturable = True
+
+    def before_step(self, run: Run) -> None: ...
+
+
+def plain() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
+
+
+def normed() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
+
+
+def large() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 1500), nn.ReLU(), nn.Linear(1500, 6000), nn.ReLU(), nn.Linear(6000, 4))
+
+
+CASES: dict[str, Callable[[], tuple[nn.Module, list[Callback]]]] = {
+    "plain": lambda: (plain(), []),
+    "normed": lambda: (normed(), []),
+    "clip, average, schedule": lambda: (normed(), [GradientClip(norm=0.5), EMA(0.9), CosineSchedule()]),
+    "accumulation": lambda: (normed(), [Accumulate(3), GradientClip(norm=0.5)]),
+    "bf16": lambda: (plain(), [Precision("bf16")]),
+    "stopped by one": lambda: (plain(), [StopsOne()]),
+}
+
+
+def data() -> DataLoader[Any]:
+    draw = torch.Generator().manual_seed(1)
+    inputs, targets = torch.randn(SAMPLES, 12, generator=draw), torch.randint(0, 4, (SAMPLES,), generator=draw)
+    return DataLoader(TensorDataset(inputs, targets), batch_size=16, shuffle=True)
+
+
+def trained(execution: Any, module: nn.Module, callbacks: list[Callback]) -> dict[str, Any]:
+    plays, play = [0], graphs.Graph.play
+
+    def counted(self: Any, run: Run) -> bool:
+        plays[0] += 1
+        return play(self, run)
+
+    adam = torch.optim.AdamW(module.parameters(), lr=0.01)
+    trainer = Trainer(
+        module,
+        adam,
+        nn.CrossEntropyLoss(),
+        callbacks=callbacks,
+        device="cuda",
+        execution=execution,
+        strategy="ddp",
+        seed=3,
+    )
+    graphs.Graph.play = counted  # type: ignore[method-assign]
+    try:
+        trainer.fit(data(), epochs=3)
+    finally:
+        graphs.Graph.play = play  # type: ignore[method-assign]
+    weights = {name: value.cpu() for name, value in trainer.model.state_dict().items()}
+    optimizer = [value.cpu() for state in adam.state_dict()["state"].values() for value in state.values()]
+    clock = trainer.clock.batches, trainer.clock.steps, trainer.clock.samples
+    return {
+        "weights": weights,
+        "optimizer": optimizer,
+        "clock": clock,
+        "losses": trainer.history["train/loss"],
+        "plays": plays[0],
+        "words": trainer.explain(),
+    }
+
+
+def both(name: str) -> list[dict[str, Any]]:
+    captured = trained("captured", *CASES[name]())
+    module, callbacks = CASES[name]()
+    return [captured, trained("auto", module, [*callbacks, Looks()])]
+
+
+def words(execution: Any, module: nn.Module, callbacks: list[Callback]) -> list[dict[str, Any]]:
+    return [trained(execution, module, callbacks)]
+
+
+SCENARIOS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    **{name: (lambda name=name: both(name)) for name in CASES},  # type: ignore[misc]
+    "large": lambda: words("auto", large(), []),
+    "skips": lambda: words("auto", plain(), [Skips()]),
+    "compiled": lambda: words("auto", nn.SyncBatchNorm.convert_sync_batchnorm(normed()), []),
+    "tokens": lambda: words(Execution("auto"), plain(), [Accumulate(2, weight=lambda run: len(run.targets))]),
+}
+
+
+def work(rank: int, folder: str) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    torch.use_deterministic_algorithms(True)
+    found: dict[str, Any] = {}
+    for number, (name, scenario) in enumerate(SCENARIOS.items()):
+        dist.init_process_group("gloo", init_method=f"file://{folder}/{number}", rank=rank, world_size=2)
+        try:
+            found[name] = scenario()
+        except Exception as error:
+            found[name] = repr(error)
+        dist.destroy_process_group()
+    torch.save(found, f"{folder}/found-{rank}")
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("ranks")
+    torch.multiprocessing.spawn(work, args=(str(folder),), nprocs=2)  # type: ignore[no-untyped-call]
+    return [torch.load(Path(folder) / f"found-{rank}") for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_captured_equals_opened(answers: list[dict[str, Any]], name: str) -> None:
+    for rank in range(2):
+        assert not isinstance(answers[rank][name], str), answers[rank][name]
+        captured, opened = answers[rank][name]
+        assert captured["plays"] > 60 if name != "stopped by one" else captured["plays"] > 30
+        assert opened["plays"] == 0
+        assert captured["clock"] == opened["clock"]
+        assert captured["losses"] == opened["losses"]
+        for key, value in captured["weights"].items():
+            assert torch.equal(value, opened["weights"][key]), key
+        for one, other in zip(captured["optimizer"], opened["optimizer"], strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_processes_have_the_same_weights(answers: list[dict[str, Any]], name: str) -> None:
+    here, there = (answers[rank][name][0]["weights"] for rank in range(2))
+    assert all(torch.equal(value, there[key]) for key, value in here.items() if "running" not in key)
+
+
+def test_who_is_asked_to_stop_by_one_stops_soon(answers: list[dict[str, Any]]) -> None:
+    batches = {answers[rank]["stopped by one"][0]["clock"][0] for rank in range(2)}
+    assert len(batches) == 1
+    assert 50 <= batches.pop() < 70
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("large", "put together while the backward runs"),
+        ("skips", "Skips may skip, on which the processes agree"),
+        ("compiled", "SyncBatchNorm talks to the other processes"),
+        ("tokens", "talks to the other processes in its midst"),
+    ],
+)
+def test_why_not_is_said_and_the_training_goes_on(answers: list[dict[str, Any]], name: str, why: str) -> None:
+    for rank in range(2):
+        assert not isinstance(answers[rank][name], str), answers[rank][name]
+        (found,) = answers[rank][name]
+        assert found["plays"] == 0
+        assert why in found["words"]
+        assert found["clock"][0] == 123
