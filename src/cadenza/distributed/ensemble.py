@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,17 +13,14 @@ from torch import Tensor
 from cadenza.data import Feed, length_of, unshard
 from cadenza.distributed.agreement import Agreement
 from cadenza.distributed.failure import Parted, RankFailed, may_be_news, told
-from cadenza.distributed.guard import NoCollectives
+from cadenza.distributed.gradients import Gradients
 from cadenza.distributed.lifeline import Lifeline
-from cadenza.distributed.reduction import Reduction, at_once
-from cadenza.distributed.ride import Ride
-from cadenza.distributed.shadow import donor, keep_step, nothing, receive_batch, settle_held
+from cadenza.distributed.shadow import donor, keep_step, receive_batch
 from cadenza.distributed.standing import Standing, where_it_failed
 from cadenza.distributed.states import collected
 from cadenza.distributed.talk import from_main, gathered, meeting_place, summed
-from cadenza.fields import UNWEIGHTED
-from cadenza.frames import Outside, Pass
-from cadenza.requests import HOLD_STEP, SKIP_BATCH
+from cadenza.frames import Pass
+from cadenza.requests import SKIP_BATCH
 
 if TYPE_CHECKING:
     from cadenza.distributed.writing import Crew
@@ -36,10 +31,11 @@ _EVERY = 8
 """Where nothing rides along with a reduction, the processes look every so many iterations whether somebody asks."""
 
 
-class Ensemble:
+class Ensemble(Gradients):
     """Kept from one run to the next, beginning with the first that needs the other processes."""
 
     def __init__(self, lifeline: Lifeline, device: torch.device, *, debug: bool | None, lockstep: bool) -> None:
+        super().__init__()
         self.lifeline, self.world, self.device = lifeline, lifeline.world, device
         self.debug = bool(os.environ.get("CADENZA_DEBUG")) if debug is None else debug
         self.lockstep = lockstep
@@ -49,17 +45,9 @@ class Ensemble:
         self.place = meeting_place(device)
         self.agreement = Agreement(self.world.rank, self.world.world_size, self.place)
         self.model: Any = None
-        self.ride: Ride | None = None
-        self.reduction: Reduction | None = None
-        """Puts gradients together after the backward, where steps are recorded; the ride stays out of it."""
-        self.empty = False
         self.evaluated = False
         self.trained: tuple[bool, ...] = ()
-        self.synced = True
-        self.holds: Callable[[], bool] | None = None
-        """Says before a forward whether its gradients will be held for a later one."""
         self._run: weakref.ref[Run] | None = None
-        self._asked_in_ride = False
         self._later: list[tuple[Any, str, int]] = []
 
     @property
@@ -111,65 +99,6 @@ class Ensemble:
         if self._look(run):
             self.agreement.settle(run)
 
-    # Gradients ------------------------------------------------------------------------------------------------------
-
-    def syncs(self, run: Run) -> bool:
-        """Whether the gradients of the coming backward are put together: not while they are held for a later one."""
-        this = run._pass
-        last = this.rounds is not None and this.index + 1 >= this.rounds
-        holds = run._asked & HOLD_STEP or (self.holds is not None and self.holds())
-        self.synced = last or not holds
-        return self.synced
-
-    def carry(self, run: Run, loss: Tensor) -> Tensor:
-        """``loss`` with what this process has to say."""
-        if self.ride is None or self.reduction is not None or not self.synced:
-            return loss
-        return self.ride.put_on(loss, *self._say(run))
-
-    def after_backward(self, run: Run) -> None:
-        if self.reduction is not None:
-            whole = self.reduction.whole
-            if self.synced:
-                self.reduction.reduce(lambda: self._say(run), lambda heard: self._hear(run, heard, whole))
-        elif self.ride is not None and (heard := self.ride.take_off()) is not None:
-            self._hear(run, heard, self.ride.whole)
-
-    def _say(self, run: Run) -> list[float]:
-        """Whether this process asks for anything, and on rank 0 the time."""
-        return [float(self.agreement.untold), run.clock.wall if self.world.is_main else 0.0]
-
-    def _hear(self, run: Run, heard: list[float], whole: bool) -> None:
-        self._asked_in_ride = heard[0] > 0
-        if whole:
-            run.clock.agreed = heard[1]
-
-    def weighted(self, run: Run, *, share: bool) -> Tensor:
-        """The loss as it is back-propagated. DDP and FSDP take the mean over processes, so with ``share`` a batch that
-        holds more or less than theirs on average weighs more or less; one that holds nothing gives no gradient."""
-        weight: float | Tensor = run.loss_weight
-        if share:
-            mine = 0 if self.empty else run.main.count(run)[0]
-            whole = self.mean_count(run, mine, samples=True)
-            if mine != whole:
-                weight = weight * (mine / whole)
-        if weight is UNWEIGHTED:
-            return run.loss
-        if not self.empty and not isinstance(weight, Tensor) and weight == 0:
-            return nothing(run)
-        return run.loss * weight
-
-    def mean_count(self, run: Run, count: float | Tensor, *, samples: bool) -> float | Tensor:
-        """What a process has on average of what this one has ``count`` of; a message, unless the samples are known."""
-        this = run._pass
-        if samples and this.samples_of_all is not None:
-            return this.samples_of_all / self.world.world_size
-        if isinstance(count, Tensor):
-            total = count.detach().clone()
-            torch.distributed.all_reduce(total)
-            return total / self.world.world_size
-        return summed([count], self.place)[0] / self.world.world_size
-
     # Passes ---------------------------------------------------------------------------------------------------------
 
     def begin_pass(self, run: Run, this: Pass) -> None:
@@ -193,36 +122,6 @@ class Ensemble:
         if found and this.training:
             self.share_buffers()
         return found
-
-    def share_buffers(self) -> None:
-        """Before a round, if its forward does not do that: it may be recorded."""
-        if self.reduction is not None and self.synced:
-            self.model.share_buffers()
-
-    def has_even_share(self, run: Run) -> bool:
-        """Whether this process has as many samples in this round as the others on average."""
-        known = run._pass.samples_of_all
-        return known is not None and run.main.count(run)[0] * self.world.world_size == known
-
-    @contextmanager
-    def talking(self, between: Callable[[Callable[[], None]], None], *, only: bool = False) -> Iterator[None]:
-        """``between`` gets what puts gradients together, to call it when it is time. With ``only`` every other
-        collective is refused, as it must be while a step is recorded."""
-        if self.reduction is None:
-            yield
-            return
-        refused = NoCollectives("the step talks to the other processes in its midst ({})") if only else nullcontext()
-        self.reduction.between = between
-        try:
-            with refused:
-                yield
-        finally:
-            self.reduction.between = at_once
-
-    def settle_held(self, run: Run, this: Pass | Outside) -> None:
-        """Before a step: gradients that were held for a batch that did not come are put together now."""
-        if not self.synced and isinstance(this, Pass):
-            settle_held(self, run, this)
 
     def count(self, run: Run, this: Pass, samples: int, tokens: int) -> None:
         """Counts a batch. The clock counts the samples of all; what this process cannot know is put right at the end of

@@ -23,6 +23,7 @@ from cadenza.rng import rng_kept
 
 if TYPE_CHECKING:
     from cadenza.distributed.ensemble import Ensemble
+    from cadenza.distributed.gradients import Gradients
     from cadenza.frames import Pass
     from cadenza.run import Run
 
@@ -156,7 +157,7 @@ def _buffers_kept(module: nn.Module) -> Iterator[None]:
             buffer.copy_(value)
 
 
-def settle_held(ensemble: Ensemble, run: Run, this: Pass) -> None:
+def settle_held(ensemble: Gradients, run: Run, this: Pass) -> None:
     """Gradients that were held for a batch that never came were not put together: a backward of nothing does it."""
     fields, asked, holds = run._fields(), run._asked, ensemble.holds
     ensemble.empty, ensemble.holds = True, None

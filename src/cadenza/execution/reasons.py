@@ -72,7 +72,8 @@ def words(plan: Plan) -> list[str]:
     done = "compiled" if options.mode == "compiled" else "captured"
     lines += [f"  steps are played one by one: {reason}" for reason in why]
     if not why:
-        lines.append(f"  forward to zero_grad is {done} as one region, once for each shape of a batch")
+        how = "as one region" if run.world_size == 1 else "in two parts, with one message of gradients between them"
+        lines.append(f"  forward to zero_grad is {done} {how}, once for each shape of a batch")
     if why_not(options.mode, run) is None:
         lines += [f"  {form_words(options, plan, optimizer)}" for optimizer in run.optimizers]
     return lines
