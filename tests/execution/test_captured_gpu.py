@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from cadenza import Callback, Execution, MainCallback, Run, Trainer, When
 from cadenza.callbacks import (
@@ -443,10 +444,10 @@ def test_captured_is_refused(kind: type[nn.Module]) -> None:
 
 
 def test_fp16_and_callbacks_inside_are_refused_or_told() -> None:
-    for callback in (Precision("fp16"), Looks()):
+    for callback in (lambda: Precision("fp16"), Looks):
         with pytest.raises(RuntimeError, match="not capturable"):
-            made("captured", callback).fit(batches(), epochs=1)
-        made("auto", callback).fit(batches(), epochs=1)
+            made("captured", callback()).fit(batches(), epochs=1)
+        made("auto", callback()).fit(batches(), epochs=1)
 
 
 def test_dynamic_shapes() -> None:
@@ -578,6 +579,32 @@ def test_resumed_from_a_checkpoint(optimizer: str, first: str, tmp_path: Any) ->
     else:
         for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
             torch.testing.assert_close(one, other, rtol=0.1, atol=0.1)  # a bias before BatchNorm is noise
+
+
+class Recomputes(nn.Module):
+    """Computes a layer with dropout a second time in the backward; one way of that wants gradients of the inputs."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.reentrant = reentrant
+        self.first, self.dropout, self.second = nn.Linear(12, 64), nn.Dropout(0.5), nn.Linear(64, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        def layer(given: Tensor) -> Tensor:
+            return self.dropout(torch.relu(self.first(given)))
+
+        inputs = inputs.requires_grad_() if self.reentrant else inputs
+        return self.second(checkpoint(layer, inputs, use_reentrant=self.reentrant))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_forward_that_is_computed_again_in_the_backward(reentrant: bool) -> None:
+    results = []
+    for mode, watchers in (("auto", ()), ("auto", (Looks(),))):
+        torch.manual_seed(0)
+        trainer = made(mode, *watchers, module=Recomputes(reentrant).to(CUDA))
+        results.append(played(trainer))
+    same(*results)
 
 
 def test_a_loader_whose_batches_come_from_the_host() -> None:

@@ -64,3 +64,8 @@ def test_numbers_that_depend_on_values_stay_inside(function: Callable[[Tensor], 
     graph = make_fx(function, tracing_mode="real")(torch.arange(24.0).view(6, 4))
     with pytest.raises(CannotRecord, match=r"draws random numbers by aten\.\w+.*, from values"):
         take_out(graph)
+
+
+def test_on_a_device_they_stay_inside_whatever_form_they_have() -> None:
+    graph = make_fx(lambda x: torch.native_dropout(x, 0.5, True), tracing_mode="real")(torch.zeros(6, 4, device="meta"))
+    assert take_out(graph) == []

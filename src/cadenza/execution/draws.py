@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
 
 from cadenza.execution.recording import CannotRecord
 
@@ -48,8 +49,8 @@ def with_draws(compiled: Callable[..., Any], draws: list[Draw]) -> Callable[...,
 def _is_random(node: Node) -> bool:
     if not isinstance(node.target, OpOverload):
         return False
-    value = node.meta.get("val")
-    on_gpu = isinstance(value, Tensor) and value.device.type != "cpu"
+    made = tree_leaves(node.meta.get("val"))
+    on_gpu = any(isinstance(value, Tensor) and value.device.type != "cpu" for value in made)
     seeded = torch.Tag.nondeterministic_seeded in node.target.tags or _name(node) == "random_"
     return seeded and not on_gpu and not _is_without_dropout(node)
 

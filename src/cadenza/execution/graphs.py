@@ -72,7 +72,7 @@ class GraphRecorder:
             kept.put_back()
             if isinstance(error, CannotRecord) or not isinstance(error, Exception):
                 raise
-            raise CannotRecord(first_line(error)) from error
+            raise CannotRecord(first_line(cause_of(error))) from error
         rng = kept.rng["cuda"]
         if not torch.equal(rng, torch.cuda.get_rng_state(run.device)):  # recording draws nothing, playing does
             torch.cuda.set_rng_state(rng, run.device)
@@ -128,6 +128,12 @@ def talking(
     return nullcontext() if run._ensemble is None else run._ensemble.talking(between, only=only)
 
 
+def cause_of(error: Exception) -> Exception:
+    """What spoiled a capture: the error at its end says only that there was one before."""
+    before = error.__context__
+    return before if "previous error during capture" in str(error) and isinstance(before, Exception) else error
+
+
 @contextmanager
 def nothing_is_collected() -> Iterator[None]:
     """No garbage is collected inside: an older graph that is let go of while another is recorded spoils it."""
@@ -155,7 +161,7 @@ class Graph(Recording):
     ) -> None:
         self.launch = tape.player()
         self.tape, self.outcome, self.parameters, self.before = tape, outcome, parameters, before
-        self.inputs = list(tensors_of(batch))
+        self.inputs = [tensor.detach() for tensor in tensors_of(batch)]  # the model may want gradients of them
         self.flat = type(batch) in (list, tuple) and len(batch) == len(self.inputs)
         self.accumulates = any(gradient is not None for gradient in before)
         self.leaves_gradients = any(gradient is not None for gradient in outcome.gradients)
