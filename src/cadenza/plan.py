@@ -19,7 +19,7 @@ from cadenza.execution.step import needs_closure
 from cadenza.main_callback import MainCallback
 from cadenza.points import BEHAVIOURS, POINTS, STAGES, Kind, Point
 from cadenza.registration import CallbackError, check_callback, check_together
-from cadenza.requests import BIT, OF_ITERATION
+from cadenza.requests import declared_skips
 from cadenza.spans import Player, Players
 from cadenza.telling import warn
 
@@ -222,12 +222,6 @@ class Plan:
 
 
 _KINDS = ("before", "around", "after")
-
-
-def declared_skips(callbacks: Sequence[Callback]) -> int:
-    """The skips that some callback, on whichever rank it plays, may ask for without all ranks asking alike."""
-    names = {name for callback in callbacks if callback.agree != "same" for name in callback.asks}
-    return sum(BIT[name] for name in names) & OF_ITERATION
 
 
 def refuse_if_elsewhere(callback: Callback, run: Run | None) -> None:

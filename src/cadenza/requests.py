@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cadenza.fields import Fields
 from cadenza.points import REQUESTS, SPAN
 
 if TYPE_CHECKING:
+    from cadenza.callback import Callback
     from cadenza.distributed.ensemble import Ensemble
 
 BIT: dict[str, int] = {name: 1 << position for position, name in enumerate(REQUESTS)}
@@ -43,6 +45,12 @@ def actions_from(stage: str, action: str) -> frozenset[str]:
     """``action`` and all that would have followed it in an iteration of ``stage``."""
     actions = ACTIONS[stage]
     return frozenset(actions[actions.index(action) :])
+
+
+def declared_skips(callbacks: Sequence[Callback]) -> int:
+    """The skips that some callback, on whichever rank it plays, may ask for without all ranks asking alike."""
+    names = {name for callback in callbacks if callback.agree != "same" for name in callback.asks}
+    return sum(BIT[name] for name in names) & OF_ITERATION
 
 
 class Requests(Fields):

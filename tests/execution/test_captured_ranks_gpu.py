@@ -6,7 +6,9 @@ Both processes share the device and talk through gloo, since nccl wants a device
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from torch import distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from cadenza import Callback, Execution, Run, Trainer
-from cadenza.callbacks import EMA, Accumulate, CosineSchedule, GradientClip, Precision
+from cadenza import Callback, Run, Trainer
+from cadenza.callbacks import EMA, Accumulate, Checkpoint, CosineSchedule, GradientClip, Precision
+from cadenza.distributed.failure import RankFailed
+from cadenza.distributed.meeting import part
 from cadenza.execution import graphs
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -26,7 +30,8 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.timeout(300),
 ]
-SAMPLES = 32 * 40 + 10
+SAMPLES = 32 * 40 + 11
+"""So the last batches of the two processes differ in size."""
 
 
 class Looks(Callback):
@@ -41,6 +46,31 @@ class StopsOne(Callback):
     def after_train_iter(self, run: Run) -> None:
         if run.rank == 1 and run.clock.batches == 50:
             run.stop("enough")
+
+
+class FailsOne(Callback):
+    """Rank 1 fails when steps are played from their recordings."""
+
+    def after_train_iter(self, run: Run) -> None:
+        if run.rank == 1 and run.clock.batches == 70:
+            raise ValueError("no luck")
+
+
+class Talks(Callback):
+    """Says that it does nothing but device work, and talks to the other processes."""
+
+    capturable = True
+
+    def after_backward(self, run: Run) -> None:
+        dist.all_reduce(torch.zeros(1))
+
+
+class StopsBoth(Callback):
+    """An interruption of both processes, in the midst of an epoch and of a window."""
+
+    def after_train_iter(self, run: Run) -> None:
+        if run.clock.batches == 70:
+            raise InterruptedError
 
 
 class Skips(Callback):
@@ -81,7 +111,7 @@ def data() -> DataLoader[Any]:
     return DataLoader(TensorDataset(inputs, targets), batch_size=16, shuffle=True)
 
 
-def trained(execution: Any, module: nn.Module, callbacks: list[Callback]) -> dict[str, Any]:
+def trained(execution: Any, module: nn.Module, callbacks: list[Callback], resume: str | None = None) -> dict[str, Any]:
     plays, play = [0], graphs.Graph.play
 
     def counted(self: Any, run: Run) -> bool:
@@ -101,7 +131,7 @@ def trained(execution: Any, module: nn.Module, callbacks: list[Callback]) -> dic
     )
     graphs.Graph.play = counted  # type: ignore[method-assign]
     try:
-        trainer.fit(data(), epochs=3)
+        trainer.fit(data(), epochs=3, resume=resume)
     finally:
         graphs.Graph.play = play  # type: ignore[method-assign]
     weights = {name: value.cpu() for name, value in trainer.model.state_dict().items()}
@@ -113,7 +143,7 @@ def trained(execution: Any, module: nn.Module, callbacks: list[Callback]) -> dic
         "clock": clock,
         "losses": trainer.history["train/loss"],
         "plays": plays[0],
-        "words": trainer.explain(),
+        "words": str(trainer.explain()),
     }
 
 
@@ -127,26 +157,52 @@ def words(execution: Any, module: nn.Module, callbacks: list[Callback]) -> list[
     return [trained(execution, module, callbacks)]
 
 
+def resumed() -> list[dict[str, Any]]:
+    """An uninterrupted training, and one that was interrupted and goes on."""
+
+    def train(name: str, *more: Callback) -> dict[str, Any]:
+        saves = Checkpoint(every="7 steps", to=Path(os.environ["RANKS_FOLDER"]) / name)
+        module, callbacks = CASES["accumulation"]()
+        return trained("captured", module, [*callbacks, EMA(0.9), saves, *more], resume="auto")
+
+    whole = train("whole")
+    with suppress(InterruptedError, RankFailed):
+        train("parts", StopsBoth())
+    meet("resumed")
+    return [whole, train("parts")]
+
+
 SCENARIOS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     **{name: (lambda name=name: both(name)) for name in CASES},  # type: ignore[misc]
+    "resumed": resumed,
     "large": lambda: words("auto", large(), []),
     "skips": lambda: words("auto", plain(), [Skips()]),
-    "compiled": lambda: words("auto", nn.SyncBatchNorm.convert_sync_batchnorm(normed()), []),
-    "tokens": lambda: words(Execution("auto"), plain(), [Accumulate(2, weight=lambda run: len(run.targets))]),
+    "synced norms": lambda: words("auto", nn.SyncBatchNorm.convert_sync_batchnorm(normed()), []),
+    "fails": lambda: words("captured", plain(), [FailsOne()]),
+    "talks": lambda: words("auto", plain(), [Talks()]),
+    "tokens": lambda: words("auto", plain(), [Accumulate(2, weight="tokens")]),
+    "weights": lambda: words("auto", plain(), [Accumulate(2, weight=lambda run: len(run.targets))]),
 }
 
 
+def meet(name: str) -> None:
+    """A process group of its own for each training: one that failed leaves its group broken."""
+    part()
+    meeting = f"file://{os.environ['RANKS_FOLDER']}/meeting of {name}"
+    dist.init_process_group("gloo", init_method=meeting, rank=int(os.environ["RANK"]), world_size=2)
+
+
 def work(rank: int, folder: str) -> None:
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", RANKS_FOLDER=folder)
     torch.use_deterministic_algorithms(True)
     found: dict[str, Any] = {}
-    for number, (name, scenario) in enumerate(SCENARIOS.items()):
-        dist.init_process_group("gloo", init_method=f"file://{folder}/{number}", rank=rank, world_size=2)
+    for name, scenario in SCENARIOS.items():
+        meet(f"all for {name}")
         try:
             found[name] = scenario()
         except Exception as error:
-            found[name] = repr(error)
-        dist.destroy_process_group()
+            found[name] = "".join(traceback.format_exception(error))
+    part()
     torch.save(found, f"{folder}/found-{rank}")
 
 
@@ -164,6 +220,7 @@ def test_captured_equals_opened(answers: list[dict[str, Any]], name: str) -> Non
         captured, opened = answers[rank][name]
         assert captured["plays"] > 60 if name != "stopped by one" else captured["plays"] > 30
         assert opened["plays"] == 0
+        assert "in two parts, with one message of gradients between them" in captured["words"]
         assert captured["clock"] == opened["clock"]
         assert captured["losses"] == opened["losses"]
         for key, value in captured["weights"].items():
@@ -184,13 +241,34 @@ def test_who_is_asked_to_stop_by_one_stops_soon(answers: list[dict[str, Any]]) -
     assert 50 <= batches.pop() < 70
 
 
+def test_resumed_equals_uninterrupted(answers: list[dict[str, Any]]) -> None:
+    for rank in range(2):
+        assert not isinstance(answers[rank]["resumed"], str), answers[rank]["resumed"]
+        whole, parts = answers[rank]["resumed"]
+        assert parts["plays"] > 20
+        assert whole["clock"] == parts["clock"]
+        assert whole["losses"] == parts["losses"]
+        for one, other in zip(whole["weights"].values(), parts["weights"].values(), strict=True):
+            assert torch.equal(one, other)
+        for one, other in zip(whole["optimizer"], parts["optimizer"], strict=True):
+            assert torch.equal(one, other)
+
+
+def test_nobody_waits_for_one_that_failed(answers: list[dict[str, Any]]) -> None:
+    assert "ValueError: no luck" in answers[1]["fails"]
+    assert "RankFailed" in answers[0]["fails"]
+    assert "no luck" in answers[0]["fails"]
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
         ("large", "put together while the backward runs"),
         ("skips", "Skips may skip, on which the processes agree"),
-        ("compiled", "SyncBatchNorm talks to the other processes"),
+        ("synced norms", "SyncBatchNorm talks to the other processes"),
+        ("talks", "talks to the other processes in its midst"),
         ("tokens", "talks to the other processes in its midst"),
+        ("weights", "Accumulate plays before_backward and is not capturable"),
     ],
 )
 def test_why_not_is_said_and_the_training_goes_on(answers: list[dict[str, Any]], name: str, why: str) -> None:
@@ -198,5 +276,5 @@ def test_why_not_is_said_and_the_training_goes_on(answers: list[dict[str, Any]],
         assert not isinstance(answers[rank][name], str), answers[rank][name]
         (found,) = answers[rank][name]
         assert found["plays"] == 0
-        assert why in found["words"]
+        assert why in found["words"], found["words"]
         assert found["clock"][0] == 123

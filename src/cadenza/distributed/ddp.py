@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cadenza.distributed.ensemble import Ensemble
-from cadenza.distributed.reduction import Reduction
+from cadenza.distributed.reduction import Buffers, Reduction
 from cadenza.distributed.ride import Carrier, Ride
 from cadenza.distributed.strategy import Together, check_flags, on_cuda, refuse_wrapped, same_everywhere, trained
 
@@ -82,12 +83,13 @@ class DDP(Together):
             )
             ensemble.ride = Ride(module, ensemble.world.world_size) if isinstance(module, Carrier) else None
             ensemble.trained = trained(run.module)
-            if ensemble.reduction is not None:
-                self.reduce_apart(run, ensemble)
         run.model = ensemble.model
 
     def refresh(self, run: Run, ensemble: Ensemble) -> None:
-        self.wrap(run, ensemble)
+        if ensemble.reduction is None:
+            self.wrap(run, ensemble)
+        elif ensemble.trained != trained(run.module):
+            self.reduce_apart(run, ensemble)
 
     def why_not_recorded(self, run: Run, mode: str) -> str | None:
         if mode == "compiled":
@@ -96,6 +98,9 @@ class DDP(Together):
             return "find_unused_parameters looks in each step which parameters have gradients"
         if any(isinstance(one, nn.SyncBatchNorm) for one in run.module.modules()):
             return "SyncBatchNorm talks to the other processes in the midst of a step"
+        sparse = next((name for name, one in run.module.named_modules() if getattr(one, "sparse", None) is True), None)
+        if sparse is not None:
+            return f"{sparse} makes sparse gradients, of which each process has others"
         size = sum(one.numel() * one.element_size() for one in run.module.parameters() if one.requires_grad)
         if mode == "auto" and size > _ONE_BUCKET:
             return (
@@ -105,7 +110,15 @@ class DDP(Together):
         return None
 
     def reduce_apart(self, run: Run, ensemble: Ensemble) -> None:
+        ensemble.model = ensemble.ride = run.model = None  # type: ignore[assignment]
+        gc.collect()  # what torch keeps of a wrapped module ties its backward to a stream that cannot be recorded
         ensemble.reduction = Reduction(run.module, ensemble.world.world_size)
+        ensemble.buffers = Buffers(run.module) if self.flags["broadcast_buffers"] else None
+        ensemble.trained = trained(run.module)
+        run.model = Unwrapped(run.module, ensemble)
+
+    def reduce_along(self, run: Run, ensemble: Ensemble) -> None:
+        ensemble.reduction = ensemble.buffers = None
 
     def __repr__(self) -> str:
         chosen = {name: flag for name, flag in self.flags.items() if flag != (name == "broadcast_buffers")}
@@ -138,13 +151,22 @@ class Wrapped(DistributedDataParallel):
         run = self.ensemble.run
         if not torch.is_grad_enabled() or run is None or run.stage != "train":
             return self.inner(*inputs, **named)
-        syncs = self.ensemble.syncs(run)
-        if self.ensemble.reduction is not None:
-            return self.inner(*inputs, **named)
-        self.require_backward_grad_sync = syncs
+        self.require_backward_grad_sync = self.ensemble.syncs(run)
         return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
 
-    def share_buffers(self) -> None:
-        """Rank 0's buffers on all ranks, as before each forward of torch's own."""
-        if self.will_sync_module_buffers():  # type: ignore[no-untyped-call]
-            self._sync_buffers()  # type: ignore[no-untyped-call]
+
+class Unwrapped(nn.Module):
+    """What is called in training where the processes talk before and after it, but not in it."""
+
+    ensemble: Ensemble
+
+    def __init__(self, module: nn.Module, ensemble: Ensemble) -> None:
+        super().__init__()
+        self.module = module
+        self.__dict__["ensemble"] = ensemble
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        run = self.ensemble.run
+        if torch.is_grad_enabled() and run is not None and run.stage == "train":
+            self.ensemble.syncs(run)
+        return self.module(*inputs, **named)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from cadenza.distributed.guard import NoCollectives
-from cadenza.distributed.reduction import Reduction, at_once
+from cadenza.distributed.reduction import Buffers, Reduction, at_once
 from cadenza.distributed.ride import Ride
 from cadenza.distributed.shadow import nothing, settle_held
 from cadenza.distributed.talk import summed
@@ -30,12 +30,12 @@ class Gradients:
     world: World
     place: torch.device
     agreement: Agreement
-    model: Any
 
     def __init__(self) -> None:
         self.ride: Ride | None = None
         self.reduction: Reduction | None = None
-        """Puts gradients together after the backward, where steps are recorded; the ride stays out of it."""
+        """Puts gradients together after the backward, where steps are recorded; nothing rides along then."""
+        self.buffers: Buffers | None = None
         self.empty = False
         self.synced = True
         self.holds: Callable[[], bool] | None = None
@@ -52,7 +52,7 @@ class Gradients:
 
     def carry(self, run: Run, loss: Tensor) -> Tensor:
         """``loss`` with what this process has to say."""
-        if self.ride is None or self.reduction is not None or not self.synced:
+        if self.ride is None or not self.synced:
             return loss
         return self.ride.put_on(loss, *self._say(run))
 
@@ -106,8 +106,8 @@ class Gradients:
 
     def share_buffers(self) -> None:
         """Before a round, if its forward does not do that: it may be recorded."""
-        if self.reduction is not None and self.synced:
-            self.model.share_buffers()
+        if self.buffers is not None and self.synced:
+            self.buffers.share()
 
     def has_even_share(self, run: Run) -> bool:
         """Whether this process has as many samples in this round as the others on average."""

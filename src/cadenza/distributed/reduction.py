@@ -23,7 +23,7 @@ class Reduction:
         self.world_size = world_size
         self.names = {id(parameter): name for name, parameter in module.named_parameters()}
         self.between: Callable[[Callable[[], None]], None] = at_once
-        kinds: dict[torch.dtype, list[nn.Parameter]] = {}
+        kinds: dict[torch.dtype, list[Tensor]] = {}
         for parameter in module.parameters():
             if parameter.requires_grad:
                 kinds.setdefault(parameter.dtype, []).append(parameter)
@@ -35,10 +35,11 @@ class Reduction:
     def _numbers(self) -> Tensor:
         return self._messages[0].flat[-NUMBERS:]
 
+    @torch.no_grad()
     def reduce(self, say: Callable[[], list[float]], hear: Callable[[list[float]], None]) -> None:
         """Makes every gradient the mean over all processes. ``say`` gives the numbers to go along, ``hear`` gets their
         sums, if they are read this time."""
-        gradients = [[self._gradient(parameter) for parameter in message.parameters] for message in self._messages]
+        gradients = [[self._gradient(parameter) for parameter in message.tensors] for message in self._messages]
         for message, some in zip(self._messages, gradients, strict=True):
             torch._foreach_copy_(message.parts, some)
             torch._foreach_mul_(message.parts, 1 / self.world_size)
@@ -46,7 +47,7 @@ class Reduction:
         for message, some in zip(self._messages, gradients, strict=True):
             torch._foreach_copy_(some, message.parts)
 
-    def _gradient(self, parameter: nn.Parameter) -> Tensor:
+    def _gradient(self, parameter: Tensor) -> Tensor:
         gradient = parameter.grad
         if gradient is None or gradient.layout is not torch.strided:
             what = "no gradient" if gradient is None else "a sparse gradient"
@@ -66,16 +67,43 @@ class Reduction:
             hear(heard)
 
 
-class Message:
-    """One long tensor, with a part for the gradient of each parameter and room for ``more`` numbers."""
+class Buffers:
+    """The buffers of a module, such as the running means of BatchNorm: all processes get those of rank 0.
 
-    def __init__(self, parameters: list[nn.Parameter], more: int) -> None:
-        self.parameters = parameters
-        sizes = [parameter.numel() for parameter in parameters]
-        like = parameters[0]
+    Their places are kept, not the tensors: a forward may put another tensor there.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        kinds: dict[torch.dtype, list[tuple[dict[str, Any], str]]] = {}
+        for one in module.modules():
+            for name, buffer in one._buffers.items():
+                if buffer is not None:
+                    kinds.setdefault(buffer.dtype, []).append((one._buffers, name))
+        self._messages = [(places, Message(found_at(places), 0)) for places in kinds.values()]
+
+    @torch.no_grad()
+    def share(self) -> None:
+        for places, message in self._messages:
+            buffers = found_at(places)
+            torch._foreach_copy_(message.parts, buffers)
+            dist.broadcast(message.flat, src=0)
+            torch._foreach_copy_(buffers, message.parts)
+
+
+class Message:
+    """One long tensor, with a part for each of ``tensors`` or its gradient and room for ``more`` numbers."""
+
+    def __init__(self, tensors: list[Tensor], more: int) -> None:
+        self.tensors = tensors
+        sizes = [tensor.numel() for tensor in tensors]
+        like = tensors[0]
         self.flat = torch.zeros(sum(sizes) + more, dtype=like.dtype, device=like.device)
         pieces = torch.split(self.flat[: sum(sizes)], sizes)
-        self.parts: list[Any] = [piece.view(one.shape) for piece, one in zip(pieces, parameters, strict=True)]
+        self.parts: list[Any] = [piece.view(one.shape) for piece, one in zip(pieces, tensors, strict=True)]
+
+
+def found_at(places: list[tuple[dict[str, Any], str]]) -> list[Tensor]:
+    return [tensors[name] for tensors, name in places]
 
 
 def at_once(talk: Callable[[], None]) -> None:

@@ -66,6 +66,9 @@ class Strategy:
     def reduce_apart(self, run: Run, ensemble: Ensemble) -> None:
         """From here on the processes talk between two parts of a step that can be recorded, and not in them."""
 
+    def reduce_along(self, run: Run, ensemble: Ensemble) -> None:
+        """Takes ``reduce_apart`` back, for the runs to come."""
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from cadenza.execution import eager
 from cadenza.execution.forms import Form, allowed_form, captured_form, compiled_form
@@ -67,11 +68,17 @@ class Executor:
             self.recorder,
             self.forms,
             shapes=self.options.shapes,
-            warm_ups=WARM_UPS[self.recorder.name],
+            warm_ups=self._warm_ups(self.recorder.name),
             refuse=self._refuse,
             tell=self._tell,
         )
         return region.step
+
+    def _warm_ups(self, recorder: str) -> tuple[int, int]:
+        """A DistributedDataParallel of the user sets itself up in its first ten steps, which cannot be recorded."""
+        first, further = WARM_UPS[recorder]
+        wrapped = isinstance(self.run.model, nn.parallel.DistributedDataParallel)
+        return (max(first, 11), further) if wrapped else (first, further)
 
     # Beginning and end ----------------------------------------------------------------------------------------------
 
@@ -128,7 +135,7 @@ class Executor:
             self._undo.pop()()
         self.recorder = None
         if self.run._ensemble is not None:
-            self.run._ensemble.reduction = None
+            self.run.training_state.strategy.reduce_along(self.run, self.run._ensemble)
 
     # Saying why not -------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from cadenza.execution.forms import captured_form, compiled_form, why_no_form, w
 from cadenza.execution.options import Execution
 from cadenza.execution.region import inside_points
 from cadenza.points import BEHAVIOURS
+from cadenza.requests import declared_skips
 
 if TYPE_CHECKING:
     from cadenza.plan import Plan
@@ -38,11 +39,12 @@ def why_opened(plan: Plan, mode: str) -> str | None:
         for callback in plan.callbacks_at(point, "train"):
             if not callback.capturable:
                 return f"{callback.name} plays {point} and is not capturable"
-    if plan.declared:
-        who = next(callback for callback in plan.callbacks if callback.asks and callback.agree != "same")
-        return f"{who.name} may skip, on which the processes agree in the midst of a step"
-    if plan.together and not plan.is_default("on_iter_backward"):
-        return f"{plan.main.name} has its own on_iter_backward, and the processes talk right after the library's"
+    if plan.executor.run.world_size > 1:
+        skipping = [callback.name for callback in plan.callbacks if declared_skips([callback])]
+        if skipping:
+            return f"{skipping[0]} may skip, on which the processes agree in the midst of a step"
+        if not plan.is_default("on_iter_backward"):
+            return f"{plan.main.name} has its own on_iter_backward, and the processes talk right after the library's"
     spans = ("forward", "loss", "backward", "step", "zero_grad")
     own = [b.name for b in BEHAVIOURS if b.span in spans and "train" in b.stages and not plan.is_default(b.name)]
     if own and not plan.main.capturable:
