@@ -85,11 +85,17 @@ class Region:
         if run._asked or self.closed or run.scaler is not None or run.loss_weight is not UNWEIGHTED:
             return self.eager(run)
         if run._ensemble is not None and not run._ensemble.has_even_share(run):
-            return self.eager(run)
+            return self._weighted(run)
         result = self._ordinary(run)
         if result and self._adjust_lr is not None:
             self._adjust_lr(run)
         return result
+
+    def _weighted(self, run: Run) -> bool:
+        """A step whose batch counts more or less than those of the other processes."""
+        if run._pass.samples_of_all is None:
+            self._close("the processes tell each other in each step how large their batches are; nobody knows before")
+        return self.eager(run)
 
     def _ordinary(self, run: Run) -> bool:
         try:
