@@ -20,7 +20,7 @@ from cadenza.history import History
 from cadenza.moment import plays_again, restore, restore_rng, to_host
 from cadenza.plan import Plan
 from cadenza.run import Run
-from cadenza.tape import read_tape
+from cadenza.tape import in_words, read_tape
 
 if TYPE_CHECKING:
     from cadenza.trainer import Trainer
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a replay found. Steps, epochs and batches count from 0.
+    """What a replay found. Steps, epochs and batches count from 0; as text, epochs and batches from 1.
 
     ``kind`` says what was first not finite: "batch", the data itself; "parameter", "output", "loss", "gradient", in
     this order of a step; or "nothing", if it did not happen again. ``module`` is the name of the module that it
@@ -46,7 +46,7 @@ class ReplayResult:
     batch: Any = field(repr=False, compare=False, default=None)
 
     def __str__(self) -> str:
-        place = f"step {self.step} (epoch {self.epoch}, batch {self.batch_idx})"
+        place = in_words(self.epoch, self.batch_idx, self.step)
         equal = "The losses up to there are the recorded ones, bit for bit."
         if not self.exact:
             equal = "The losses differ from the recorded ones: the code, the data or the machine is not the same."

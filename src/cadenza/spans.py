@@ -110,13 +110,13 @@ def note(run: Run, error: BaseException, where: str) -> None:
 
 
 def whereabouts(run: Run) -> str:
-    """Where the run stands, in words."""
+    """Where the run stands, in words for people: epochs and batches are counted from 1, as a progress line does."""
     parts = []
     if run.mode == "fit":
-        parts.append(f"epoch {run.epoch}")
+        parts.append(f"epoch {run.epoch + 1}")
     if run.stage is not None:
         name = f" loader {run.loader_name!r}" if run.loader_name else ""
-        batch = f" batch {run._pass.index}" if run._pass.index >= 0 else ""
+        batch = f" batch {run._pass.index + 1}" if run._pass.index >= 0 else ""
         parts.append(f"{run.stage}{name}{batch}")
     return f" ({', '.join(parts)})" if parts else ""
 
@@ -132,7 +132,7 @@ def place(run: Run) -> str:
         step = {"train": "training", "val": "validation", "test": "test", "pred": "prediction"}[stage]
         return f"in the {step} step after {at.name}{where}"
     if stage is not None and not this.iterating and not at.span.endswith("epoch"):
-        return f"while batch {this.index + 1} of the {stage} loader was waited for, after {at.name}{where}"
+        return f"while batch {this.index + 2} of the {stage} loader was waited for, after {at.name}{where}"
     if at.kind is Kind.BEHAVIOUR:
         return f"in {at.name} of {run.main.name}, or after it{where}"
     return f"at {at.name} or after it{where}"
@@ -140,6 +140,6 @@ def place(run: Run) -> str:
 
 def blame_loader(run: Run, this: Pass, error: BaseException) -> None:
     """Says in a note that the user's loader raised, and how far it had come."""
-    epoch = f" of epoch {run.epoch}" if run.mode == "fit" else ""
+    epoch = f" of epoch {run.epoch + 1}" if run.mode == "fit" else ""
     error.add_note(f"cadenza: raised by the {this.stage} loader after {this.index + 1} batches{epoch}")
     run._blamed = error

@@ -33,6 +33,15 @@ def draws_on_the_host(loader: Any) -> bool:
     return not isinstance(loader, list | tuple)
 
 
+def in_words(epoch: int, batch_idx: int, step: int) -> str:
+    """A place in a training for people, who count epochs and batches from 1; a step says how many came before.
+
+    >>> in_words(0, 4, 3)
+    'step 3 (epoch 1, batch 5)'
+    """
+    return f"step {step} (epoch {epoch + 1}, batch {batch_idx + 1})"
+
+
 class Place(NamedTuple):
     """Where a batch stands in the training, counted from 0, and its number on the tape if it is kept there."""
 
@@ -42,7 +51,7 @@ class Place(NamedTuple):
     taped: int | None
 
     def __str__(self) -> str:
-        return f"step {self.step} (epoch {self.epoch}, batch {self.batch_idx})"
+        return in_words(self.epoch, self.batch_idx, self.step)
 
 
 class Tape:

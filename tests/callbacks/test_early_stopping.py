@@ -108,7 +108,7 @@ def test_an_end_because_something_is_wrong_is_warned_of(values, options, told):
 @pytest.mark.parametrize(
     ("values", "options", "words"),
     [
-        ([5.0, 6.0, 7.5], {"patience": 2}, ["val/score", "2 checks", "7.5", "best was 5", "epoch 0, step 3"]),
+        ([5.0, 6.0, 7.5], {"patience": 2}, ["val/score", "2 checks", "7.5", "best was 5", "epoch 1, step 3"]),
         ([5.0, 4.75], {"patience": 1, "min_delta": 0.5}, ["more than 0.5"]),
         ([5.0, 2.0], {"threshold": 3.0}, ["val/score is 2", "better than 3", "good enough"]),
         ([5.0, 20.0], {"divergence": 10.0}, ["is 20", "worse than 10"]),
@@ -283,8 +283,8 @@ def test_a_check_in_mid_epoch_counts_once_if_the_run_is_broken_off_after_it(tmp_
         return values
 
     first = checked(Break("after_train_iter", 5))
-    assert first == ["epoch 0, step 3"]
-    assert checked() == ["epoch 1, step 6", "epoch 1, step 9"]
+    assert first == ["epoch 1, step 3"]
+    assert checked() == ["epoch 2, step 6", "epoch 2, step 9"]
 
 
 def test_whoever_saves_at_the_end_of_the_epoch_sees_this_check_counted():

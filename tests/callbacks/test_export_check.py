@@ -163,7 +163,7 @@ def test_another_result_ends_the_run_before_the_first_step_or_is_a_warning():
     seen = []
     with pytest.raises(ExportError, match=r"output .* differs between model and export: .* at element") as caught:
         fit(ExportCheck(), OtherAtEval(), Act("after_step", seen.append))
-    assert any("ExportCheck at before_train_iter (epoch 0, train batch 0)" in note for note in caught.value.__notes__)
+    assert any("ExportCheck at before_train_iter (epoch 1, train batch 1)" in note for note in caught.value.__notes__)
     assert not seen
     with pytest.warns(UserWarning, match="ExportCheck is switched off, the run goes on: ExportError: output"):
         trainer = fit(ExportCheck(on_error="warn"), OtherAtEval())

@@ -179,7 +179,7 @@ def test_layers_are_chosen_by_patterns_and_frozen_ones_are_left_out(drawn):
 def test_a_step_that_no_epoch_has_is_told_once():
     with hearing() as told:
         fitted(GradientPlot(step=7), epochs=3)
-    assert told == ["GradientPlot: epoch 0 has no step 7 with gradients, it had 3 that could be looked into"]
+    assert told == ["GradientPlot: epoch 1 has no step 7 with gradients, it had 3 that could be looked into"]
     assert not Path("runs").exists()
 
 

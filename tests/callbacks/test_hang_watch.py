@@ -61,11 +61,11 @@ class Still(Callback):
 @pytest.mark.parametrize(
     ("point", "words"),
     [
-        ("before_epoch", "at before_epoch or after it (epoch 0)"),
-        ("after_loss", "at after_loss or after it (epoch 0, train batch 0)"),
-        ("after_train_epoch", "at after_train_epoch or after it (epoch 0, train batch 2)"),
-        ("before_val_iter", "in the validation step after before_val_iter (epoch 0, val batch 0)"),
-        ("after_epoch", "at after_epoch or after it (epoch 0)"),
+        ("before_epoch", "at before_epoch or after it (epoch 1)"),
+        ("after_loss", "at after_loss or after it (epoch 1, train batch 1)"),
+        ("after_train_epoch", "at after_train_epoch or after it (epoch 1, train batch 3)"),
+        ("before_val_iter", "in the validation step after before_val_iter (epoch 1, val batch 1)"),
+        ("after_epoch", "at after_epoch or after it (epoch 1)"),
     ],
 )
 def test_the_report_names_the_point_and_shows_the_stack(point, words):
@@ -81,7 +81,7 @@ def test_the_report_names_the_point_and_shows_the_stack(point, words):
 
 def test_inside_a_step_that_nobody_plays_it_says_after_which_point(caplog):
     stream = io.StringIO()
-    words = "in the training step after before_train_iter (epoch 0, train batch 1)"
+    words = "in the training step after before_train_iter (epoch 1, train batch 2)"
 
     class Stuck(nn.Module):
         def __init__(self):
@@ -103,7 +103,7 @@ def test_inside_a_step_that_nobody_plays_it_says_after_which_point(caplog):
 
 def test_a_loader_that_gives_nothing_is_named():
     stream = io.StringIO()
-    words = "while batch 2 of the train loader was waited for"
+    words = "while batch 3 of the train loader was waited for"
 
     def slow_batches():
         for index, batch in enumerate(tiny_loader()):
@@ -120,7 +120,7 @@ def test_a_loader_that_gives_nothing_is_named():
 
 def test_it_reports_again_when_the_standstill_has_lasted_twice_as_long():
     stream = io.StringIO()
-    words = "at after_train_iter or after it (epoch 0, train batch 0)"
+    words = "at after_train_iter or after it (epoch 1, train batch 1)"
     still = Still("after_train_iter", stream.getvalue, reports=3, words=words)
     make_trainer(HangWatch(SOON, stream=stream), still).fit(tiny_loader(), epochs=1)
     lasted = [float(report.split("for ")[1].split()[0]) for report in reports_of_it(stream.getvalue(), words)]

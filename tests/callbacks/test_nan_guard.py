@@ -75,7 +75,7 @@ def test_it_stops_at_the_next_reading_and_names_the_step(tmp_path, bad, check_ev
     history = trainer.fit(make_data(), make_data(2), epochs=2)
     assert trainer.clock.batches == stopped_after
     epoch, batch = divmod(bad, BATCHES)
-    assert re.search(rf"the loss is (nan|inf) at step {bad} \(epoch {epoch}, batch {batch}\)", reason.said)
+    assert re.search(rf"the loss is (nan|inf) at step {bad} \(epoch {epoch + 1}, batch {batch + 1}\)", reason.said)
     assert not math.isfinite(history["train/loss"][-1])  # nothing is hidden
     assert all(math.isfinite(loss) for loss in history["train/loss"][:-1])
     assert sum("val/loss" in row for row in history.epochs) == epoch  # no validation after the hit
@@ -84,7 +84,7 @@ def test_it_stops_at_the_next_reading_and_names_the_step(tmp_path, bad, check_ev
 
 def test_raise_ends_the_run_with_an_error_that_names_the_place(tmp_path):
     trainer = make_trainer(NaNGuard("raise", check_every=2, folder=tmp_path))
-    with pytest.raises(NonFinite, match=r"at step 4 \(epoch 0, batch 4\); trainer.replay\('") as caught:
+    with pytest.raises(NonFinite, match=r"at step 4 \(epoch 1, batch 5\); trainer.replay\('") as caught:
         trainer.fit(make_data(bad=[4]), epochs=1)
     assert trainer.clock.batches == 6
     assert "NaNGuard at after_train_iter" in "".join(caught.value.__notes__)
@@ -93,7 +93,7 @@ def test_raise_ends_the_run_with_an_error_that_names_the_place(tmp_path):
 def test_the_step_is_not_the_batch_when_steps_are_held(tmp_path):
     trainer = make_trainer(NaNGuard(check_every=1, folder=tmp_path), Hold(3), reason := Reason())
     trainer.fit(make_data(bad=[7]), epochs=1)
-    assert "at step 2 (epoch 0, batch 7)" in reason.said
+    assert "at step 2 (epoch 1, batch 8)" in reason.said
 
 
 class Hold(Callback):
@@ -141,7 +141,7 @@ def test_a_loss_comes_before_its_own_gradients(tmp_path):
 def test_the_loss_alone_is_one_step_late(tmp_path):
     trainer = make_trainer(NaNGuard(check_every=3, folder=tmp_path), reason := Reason(), criterion=zeroed(4))
     trainer.fit(make_data(), epochs=1)
-    assert "the loss is nan at step 5 (epoch 0, batch 5)" in reason.said
+    assert "the loss is nan at step 5 (epoch 1, batch 6)" in reason.said
 
 
 class Scaled(Callback):
@@ -203,7 +203,7 @@ def test_when_somebody_else_raises_a_hit_before_it_is_told(tmp_path):
                 raise Oops
 
     guard = NaNGuard("raise", check_every=100, folder=tmp_path)
-    said = r"at step 4 \(epoch 0, batch 4\).*This was before the run failed"
+    said = r"at step 4 \(epoch 1, batch 5\).*This was before the run failed"
     with pytest.warns(UserWarning, match=said), pytest.raises(Oops):
         make_trainer(guard, Fails()).fit(make_data(bad=[4]), epochs=1)
     assert guard.file.exists()
@@ -256,7 +256,7 @@ def test_skip_equals_a_loop_that_skips_these_batches(tmp_path, layers):
     data = make_data(bad=[2, 3, 9], value=math.nan)
     trainer = make_trainer(guard := NaNGuard("skip", folder=tmp_path), model=make_model(*layers))
     torch.manual_seed(5)
-    with pytest.warns(UserWarning, match=r"the loss is nan at step 2 \(epoch 0, batch 2\)") as caught:
+    with pytest.warns(UserWarning, match=r"the loss is nan at step 2 \(epoch 1, batch 3\)") as caught:
         history = trainer.fit(data, epochs=2)
     assert len(caught) == 1  # the others are logged
     expected = make_model(*(nn.BatchNorm1d(8) for _ in layers))
@@ -285,7 +285,7 @@ def test_skip_under_accumulation_adds_nothing_of_that_batch(tmp_path):
     trainer = make_trainer(NaNGuard("skip", folder=tmp_path), Hold(3), model=nn.Linear(4, 3))
     expected = nn.Linear(4, 3)
     expected.load_state_dict(trainer.model.state_dict())
-    with pytest.warns(UserWarning, match="batch 4"):
+    with pytest.warns(UserWarning, match="batch 5"):
         trainer.fit(data, epochs=1)
     sgd = torch.optim.SGD(expected.parameters(), lr=0.05, momentum=0.9)
     for index, (inputs, targets) in enumerate(data):
@@ -300,10 +300,10 @@ def test_skip_under_accumulation_adds_nothing_of_that_batch(tmp_path):
 def test_too_many_in_a_row_stop_the_run(tmp_path):
     guard = NaNGuard("skip", max_in_row=3, folder=tmp_path)
     trainer = make_trainer(guard, reason := Reason())
-    with pytest.warns(UserWarning, match="batch 1"):
+    with pytest.warns(UserWarning, match="batch 2"):
         trainer.fit(make_data(bad=[1, 2, 5, 6, 7, 8]), epochs=1)
     assert trainer.clock.batches == 8
-    assert "at step 3 (epoch 0, batch 7), 3 batches in a row" in reason.said
+    assert "at step 3 (epoch 1, batch 8), 3 batches in a row" in reason.said
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_a_batch_that_cannot_be_kept_is_told_and_training_goes_on(tmp_path):
     with pytest.warns(UserWarning, match="keeps nothing for a replay") as told:
         trainer.fit(data, epochs=1)
     assert ["The run is stopped" in str(one.message) for one in told] == [False, True]
-    assert "at step 4 (epoch 0, batch 4); nothing was kept for a replay: the batch[2] is a Odd" in reason.said
+    assert "at step 4 (epoch 1, batch 5); nothing was kept for a replay: the batch[2] is a Odd" in reason.said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -431,7 +431,7 @@ def test_a_disk_that_refuses_is_told(tmp_path):
     (tmp_path / "file").write_text("in the way")
     trainer = make_trainer(NaNGuard(check_every=1, folder=tmp_path / "file"), reason := Reason())
     trainer.fit(make_data(bad=[4]), epochs=1)
-    assert "at step 4 (epoch 0, batch 4); the replay file could not be written" in reason.said
+    assert "at step 4 (epoch 1, batch 5); the replay file could not be written" in reason.said
 
 
 def test_without_snapshots_nothing_is_written(tmp_path):
@@ -445,7 +445,7 @@ def test_under_when_the_batches_of_the_window_are_guarded(tmp_path):
     guard = NaNGuard(check_every=1, folder=tmp_path)
     trainer = make_trainer(When(guard, start="6 batches"), reason := Reason())
     trainer.fit(make_data(bad=[8]), epochs=1)
-    assert "at step 8 (epoch 0, batch 8)" in reason.said
+    assert "at step 8 (epoch 1, batch 9)" in reason.said
     unguarded = make_trainer(When(NaNGuard(check_every=1), stop="6 batches"))
     unguarded.fit(make_data(bad=[8]), epochs=1)
     assert unguarded.clock.batches == BATCHES

@@ -297,7 +297,7 @@ def test_an_error_is_told_with_its_words_and_where_it_was_raised():
     assert mail["Subject"] == "Sequential: the training failed: ValueError"
     text = mail.get_body().get_content()
     assert "ValueError: the cat sat on it" in text
-    assert "raised in Act at after_train_iter (epoch 0, train batch 0)" in text
+    assert "raised in Act at after_train_iter (epoch 1, train batch 1)" in text
 
 
 def test_the_interrupt_key_is_no_error_to_tell_of():

@@ -39,7 +39,7 @@ def test_the_window_holds_the_steps_that_were_asked_for(tmp_path):
     look = Profile(start="2 steps", steps=3, path=tmp_path / "deep" / "trace.json")
     trainer = made(look)
     trainer.fit(tiny_loader(48), epochs=2)
-    assert marks(look.trace) == {"train batch 2": 2, "train batch 3": 2, "train batch 4": 2}
+    assert marks(look.trace) == {"train batch 3": 2, "train batch 4": 2, "train batch 5": 2}
     assert "aten::addmm" in look.table.read_text()
     assert trainer.store["profile"] == {"trace": str(look.trace), "table": str(look.table)}
     assert sorted(path.name for path in look.trace.parent.iterdir()) == ["trace.json", "trace.txt"]
@@ -62,7 +62,7 @@ def test_it_looks_once_over_all_fits_and_its_state_says_so(tmp_path):
 def test_held_batches_belong_to_the_step_and_epochs_do_not_end_the_window(tmp_path):
     look = Profile(start="1 step", steps=2, path=tmp_path / "trace.json")
     made(Accumulate(2), look).fit(tiny_loader(24), epochs=3)  # three batches, so two steps an epoch
-    assert list(marks(look.trace)) == ["train batch 2", "train batch 0", "train batch 1"]
+    assert list(marks(look.trace)) == ["train batch 3", "train batch 1", "train batch 2"]
 
 
 class SkipSteps(Callback):
@@ -76,7 +76,7 @@ class SkipSteps(Callback):
 def test_a_step_that_is_not_made_does_not_count(tmp_path):
     look = Profile(start="0 steps", steps=1, path=tmp_path / "trace.json")
     made(SkipSteps(), look).fit(tiny_loader(32), epochs=1)
-    assert list(marks(look.trace)) == ["train batch 0", "train batch 1", "train batch 2"]
+    assert list(marks(look.trace)) == ["train batch 1", "train batch 2", "train batch 3"]
 
 
 @pytest.mark.parametrize("end", ["the run ends", "a stop", "an exception"])
@@ -98,7 +98,7 @@ def test_it_is_closed_and_written_however_the_run_ends(tmp_path, end):
     else:
         trainer.fit(tiny_loader(48), epochs=1)
     last = 5 if end == "the run ends" else 2
-    assert list(marks(look.trace)) == [f"train batch {index}" for index in range(1, last + 1)]
+    assert list(marks(look.trace)) == [f"train batch {index}" for index in range(2, last + 2)]
     assert nothing_runs()
 
 
@@ -124,7 +124,7 @@ def test_a_packed_trace_and_more_columns(tmp_path):
     look = Profile("0 steps", 1, path=tmp_path / "t.json.gz", shapes=True, memory=True, stacks=True, rows=3)
     made(look).fit(tiny_loader(8), epochs=1)
     names = {event["name"] for event in json.loads(gzip.decompress(look.trace.read_bytes()))["traceEvents"]}
-    assert "train batch 0" in names
+    assert "train batch 1" in names
     table = look.table.read_text()
     assert look.table.name == "t.txt"
     assert "Input Shapes" in table
@@ -137,7 +137,7 @@ def test_weights_are_bit_equal_and_when_can_limit_it(tmp_path):
     for trainer in (plain, watched):
         trainer.fit(tiny_loader(48), tiny_loader(), epochs=1)
     assert all(map(torch.equal, plain.model.parameters(), watched.model.parameters()))
-    assert list(marks(look.trace)) == ["train batch 2"]
+    assert list(marks(look.trace)) == ["train batch 3"]
 
 
 def test_a_file_that_cannot_be_written(tmp_path):

@@ -65,7 +65,7 @@ FLOATS = torch.zeros(2, 3)
 @pytest.mark.parametrize(
     ("rows", "options", "targets", "expected"),
     [
-        ([CLASS_1, CLASS_1], {}, None, "all 4 predictions on the validation set are 1 (epoch 0)"),
+        ([CLASS_1, CLASS_1], {}, None, "all 4 predictions on the validation set are 1 (epoch 1)"),
         ([CLASS_1, MIXED], {}, None, None),
         ([MIXED, CLASS_1], {}, None, None),
         ([CLASS_1], {"value": 1}, None, "are 1"),

@@ -225,7 +225,7 @@ def test_what_the_body_raises_leaves_all_arounds_innermost_first(wrap):
         train(make_trainer(recorder))
     assert exits(recorder.trace)[1:] == [f"exit_{span} Oops" for span in OPEN]
     assert recorder.trace[-1] == "after_error"
-    assert any("train batch 0" in note for note in caught.value.__notes__)
+    assert any("train batch 1" in note for note in caught.value.__notes__)
 
 
 def test_what_the_body_raises_may_be_caught_before_the_run_ends():

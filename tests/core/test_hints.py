@@ -63,7 +63,7 @@ def test_a_loss_that_cannot_be_back_propagated(change: Callable[[Tensor], Any], 
         run.loss = change(run.loss)
 
     notes = notes_of(lambda: trainer.fit(tiny_loader(), epochs=1))
-    assert "raised in run.train_step() (epoch 0, train batch 0)" in notes[0]
+    assert "raised in run.train_step() (epoch 1, train batch 1)" in notes[0]
     assert any(words in note for note in notes)
 
 
@@ -101,7 +101,7 @@ def test_an_error_of_a_callback_has_its_place_and_nothing_more() -> None:
             raise ValueError("mine")
 
     notes = notes_of(lambda: made(Fails(), criterion=nn.CrossEntropyLoss()).fit(tiny_loader(), epochs=1))
-    assert notes == ["cadenza: raised in Fails at after_forward (epoch 0, train batch 0)"]
+    assert notes == ["cadenza: raised in Fails at after_forward (epoch 1, train batch 1)"]
 
 
 def test_the_output_for_a_batch_of_one_is_no_loss() -> None:

@@ -93,7 +93,7 @@ def test_the_error_goes_through_and_all_is_left(case: str, kind: type[BaseExcept
     stage = {"validate": "val", "predict": "pred"}.get(case, case.split()[0])
     assert f"the {stage} loader" in notes
     assert "after 2 batches" in notes
-    assert ("epoch 0" in notes) == (case not in ("validate", "predict"))
+    assert ("epoch 1" in notes) == (case not in ("validate", "predict"))
     assert notes.count("cadenza:") == 1
     assert_all_left(recorder, kind.__name__)
     assert "after_run" not in recorder.trace
@@ -151,7 +151,7 @@ def test_a_generator_has_nothing_for_a_second_epoch() -> None:
     trainer = made()
     with pytest.raises(ValueError, match="the train loader gave no batch") as caught:
         trainer.fit((batch for batch in tiny_loader()), epochs=2)
-    assert "epoch 1" in "\n".join(caught.value.__notes__)
+    assert "epoch 2" in "\n".join(caught.value.__notes__)
     assert "-1" not in "\n".join(caught.value.__notes__)
     assert trainer.clock.epochs == 1
 
@@ -176,8 +176,8 @@ def test_an_error_of_the_model_says_where(callbacks: Any) -> None:
         trainer.fit(tiny_loader(), epochs=2)
     (note,) = caught.value.__notes__
     assert "train_step" in note
-    assert "epoch 1" in note
-    assert "train batch 1" in note
+    assert "epoch 2" in note
+    assert "train batch 2" in note
 
 
 def test_the_fields_are_readable_at_after_error() -> None:

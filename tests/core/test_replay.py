@@ -323,7 +323,7 @@ def test_a_snapshot_waits_for_gradients_that_are_held(tmp_path):
 def test_the_files_of_all_actions_can_be_played(tmp_path, action):
     guard = guard_in(tmp_path, action=action)
     trainer = make_trainer(guard, model=make_model(nn.Identity(), Divide()))
-    expected = pytest.warns(UserWarning, match="batch 7") if action == "skip" else pytest.raises(ArithmeticError)
+    expected = pytest.warns(UserWarning, match="batch 8") if action == "skip" else pytest.raises(ArithmeticError)
     with expected:
         trainer.fit(make_data(), epochs=1)
     result = trainer.replay(guard.file)
@@ -383,7 +383,7 @@ def test_the_module_that_is_named_did_it(tmp_path, case, watch):
     make_trainer(guard, *(c() for c in callbacks), model=model, criterion=criterion).fit(make_data(), epochs=1)
     result = make_trainer(*(c() for c in callbacks), model=fresh, criterion=criterion).replay(guard.file)
     assert (result.kind, result.module, result.step, result.exact) == (kind, module, 7, True)
-    assert "step 7 (epoch 0, batch 7)" in str(result)
+    assert "step 7 (epoch 1, batch 8)" in str(result)
 
 
 def test_a_batch_that_holds_nan_itself_is_named(tmp_path):

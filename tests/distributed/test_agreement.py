@@ -198,7 +198,7 @@ def frozen_later():
     return fitted([Freeze("0", until="1 epoch")])
 
 
-HERE = "rank 1: at before_step or after it (epoch 1, train batch 0) on rank 1"
+HERE = "rank 1: at before_step or after it (epoch 2, train batch 1) on rank 1"
 """On a slow machine others are written as well: where a rank stood that was only late."""
 
 

@@ -105,7 +105,7 @@ def test_a_fault_in_a_loop_of_ones_own_is_told_too(answers):
 
 def test_a_fault_while_the_models_are_wrapped_is_told_too(answers):
     assert answers[1][-3]["error"].startswith("TypeError: the model is wrapped in DataParallel already")
-    assert answers[0][-3]["error"].startswith("RankFailed: rank 1 failed in the run (epoch 0): TypeError: the model")
+    assert answers[0][-3]["error"].startswith("RankFailed: rank 1 failed in the run (epoch 1): TypeError: the model")
 
 
 def test_who_ends_by_itself_after_a_failure_is_not_interrupted(answers):

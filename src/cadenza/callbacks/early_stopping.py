@@ -165,7 +165,7 @@ class EarlyStopping(Callback):
             return  # it was checked before the run was broken off
         self._checked, self._place = row, place
         value = run.metrics[self._name]
-        reason = self.check(value, f"epoch {run.epoch}, step {run.clock.steps}")
+        reason = self.check(value, f"epoch {run.epoch + 1}, step {run.clock.steps}")
         if reason is None:
             return
         if run.is_main and self._has_failed(value):

@@ -115,7 +115,7 @@ class GradientPlot(Callback, Faults):
         elif not self._warned and run.stop_reason is None:
             self._warned = True
             had = f"it had {self._steps} that could be looked into"
-            warn(f"{self.name}: epoch {run.epoch} has no step {self.step} with gradients, {had}")
+            warn(f"{self.name}: epoch {run.epoch + 1} has no step {self.step} with gradients, {had}")
         self._forget()
 
     def close(self) -> None:

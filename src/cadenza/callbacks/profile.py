@@ -30,12 +30,13 @@ class Profile(Faults, Callback):
 
     The window begins with the first training batch once ``start`` is reached on the clock, and ends with the batch that
     completes ``steps`` optimizer steps. It is closed and written in any case: at the end of the run if that comes
-    sooner, and also if the run ends with an exception. Each batch is a mark ``train batch 12`` in the trace, which
-    chrome://tracing and ui.perfetto.dev open; the table beside it has the same name and ends in ``.txt``:
+    sooner, and also if the run ends with an exception. Each batch is a mark ``train batch 12``, counted
+    from 1 in each epoch, in the trace, which chrome://tracing and ui.perfetto.dev open; the table beside it has the
+    same name and ends in ``.txt``:
 
         Name                 Self CPU %   Self CPU   CPU total   # of Calls
         aten::addmm              22.73%   96.000us   106.000us           10
-        train batch 10           17.41%   73.512us   422.294us            1
+        train batch 11           17.41%   73.512us   422.294us            1
 
     ``path`` is the trace file (``.json``, or ``.json.gz`` for a packed one); else it is ``profile.json`` in the folder
     of the run's experiment, or ``runs/profile.json`` if there is none. ``shapes``, ``memory`` and ``stacks`` ask the
@@ -115,7 +116,7 @@ class Profile(Faults, Callback):
             self._window = self._open(run)
 
     def around_train_iter(self, run: Run) -> AbstractContextManager[Any] | None:
-        return None if self._window is None else record_function(f"train batch {run.batch_idx}")
+        return None if self._window is None else record_function(f"train batch {run.batch_idx + 1}")
 
     @tolerant
     def after_train_iter(self, run: Run) -> None:

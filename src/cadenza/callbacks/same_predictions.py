@@ -53,7 +53,7 @@ class AllPredictionsSame(Callback):
     >>> with warnings.catch_warnings(record=True, action="always") as told:
     ...     _ = trainer.fit(tiny_loader(), tiny_loader(), epochs=5)
     >>> trainer.clock.epochs, str(told[0].message)
-    (1, 'AllPredictionsSame: all 24 predictions on the validation set are 1 (epoch 0). The run is stopped')
+    (1, 'AllPredictionsSame: all 24 predictions on the validation set are 1 (epoch 1). The run is stopped')
     """
 
     order = Order.MEASURE
@@ -110,7 +110,7 @@ class AllPredictionsSame(Callback):
         first = self._first
         what = f"{first.item():g}" if first is not None and first.numel() == 1 else "the same values"
         loader = f"validation loader {run.loader_name!r}" if run.loader_name else "the validation set"
-        said = f"{self.name}: all {self._samples} predictions on {loader} are {what} (epoch {run.epoch})"
+        said = f"{self.name}: all {self._samples} predictions on {loader} are {what} (epoch {run.epoch + 1})"
         if self.action == "stop":
             warn(f"{said}. The run is stopped")
             run.stop(said)

@@ -156,7 +156,7 @@ class Journal:
 
 
 def _raised(error: BaseException) -> str:
-    """Who raised ``error`` at which point, as its note says; the epoch, which it counts from 0, is said beside it."""
+    """Who raised ``error`` at which point, as its note says; the epoch is said beside it."""
     notes = (note.removeprefix("cadenza: ") for note in getattr(error, "__notes__", ()) if isinstance(note, str))
     return next((note.partition(" (")[0] for note in notes if note.startswith("raised in ")), "")
 
