@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,26 @@ def wrong(tmp_path: Path) -> Path:
 def test_points_prints_the_score(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["points"]) == 0
     assert capsys.readouterr().out == points_text() + "\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("command", ["points", "recipes"])
+def test_lists_are_folded_in_a_terminal_and_whole_elsewhere(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([command]) == 0
+    whole = capsys.readouterr().out
+    assert max(map(len, whole.splitlines())) > 80
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    assert main([command]) == 0
+    shown = terminal.getvalue()
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.split() == whole.split()  # not a word is missing
 
 
 def test_version_prints_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

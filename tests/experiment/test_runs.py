@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cadenza import Watch
+from cadenza.cli.listing import runs_table
 from cadenza.experiment import FolderError, compare_runs, list_runs, read_run
 
 from .trained import EveryIteration, fitted
@@ -48,6 +49,19 @@ def test_a_run_that_is_said_to_run_and_whose_process_is_gone_was_killed(tmp_path
     status = experiment.folder / "status.json"
     status.write_text(json.dumps({**json.loads(status.read_text()), "state": "running"}))
     assert read_run(experiment.folder).state == "killed"
+
+
+def test_a_list_of_runs_is_as_wide_as_the_terminal(tmp_path: Path) -> None:
+    run = fitted(tmp_path, epochs=1).folder.name
+    widest = {width: max(map(len, runs_table(str(tmp_path), None, width).splitlines())) for width in (None, 80, 60)}
+    assert widest[None] > 80 >= widest[80] > 60 >= widest[60]
+    assert "created" in runs_table(str(tmp_path), None)
+    head, _, row = runs_table(str(tmp_path), None, 80).splitlines()
+    assert head.split() == ["run", "state", "epochs", "steps", "best"]
+    assert run in row
+    first, second = runs_table(str(tmp_path), None, 60).splitlines()
+    assert first.endswith(run)
+    assert second.startswith("  finished, 1 epoch, 3 steps, ")
 
 
 def test_runs_side_by_side(tmp_path: Path) -> None:

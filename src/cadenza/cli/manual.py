@@ -39,6 +39,8 @@ recipes and overrides are is on the page [Recipes](recipes.md).
 Nothing is written before everything was checked and built: a recipe that is refused leaves no folder. A run that was
 ended by a signal, or killed, goes on with `--resume` to the same weights as if nothing had happened.
 
+In a terminal lists are folded to its width, or to what `COLUMNS` says. In a file or a pipe every line stays whole.
+
 `cadenza --install-completion` lets your shell complete commands, recipes and runs.
 
 ## Stored recipes are not trusted

@@ -7,19 +7,22 @@ import typer
 
 def points() -> None:
     """Print every point, in order, and what is true there."""
+    from cadenza.cli.fitting import fitted, terminal_width
     from cadenza.cli.score import points_text
 
-    typer.echo(points_text())
+    typer.echo(fitted(points_text(), terminal_width()))
 
 
 def recipes() -> None:
     """List the ready recipes, and the quality that each reaches."""
+    from cadenza.cli.fitting import fitted, terminal_width
     from cadenza.recipes.recipe import ready_recipes
 
     found = ready_recipes()
     width = max(len(name) for name in found)
     for name, said in found.items():
-        typer.echo(f"{name:<{width}}  {said['about']}{_quality(said['reaches'])}")
+        line = f"{name:<{width}}  {said['about']}{_quality(said['reaches'])}"
+        typer.echo(fitted(line, terminal_width()))
 
 
 def _quality(stated: dict[str, object]) -> str:

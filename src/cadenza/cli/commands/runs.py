@@ -21,9 +21,10 @@ def runs(
     root: Root = "runs",
 ) -> None:
     """List the runs: where each stands, and its best metric."""
+    from cadenza.cli.fitting import terminal_width
     from cadenza.cli.listing import runs_table
 
-    typer.echo(runs_table(root, project))
+    typer.echo(runs_table(root, project, terminal_width()))
 
 
 def compare(runs: Runs, root: Root = "runs") -> None:
