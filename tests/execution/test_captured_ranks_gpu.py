@@ -95,6 +95,11 @@ def large() -> nn.Module:
     return nn.Sequential(nn.Linear(12, 1500), nn.ReLU(), nn.Linear(1500, 6000), nn.ReLU(), nn.Linear(6000, 4))
 
 
+def reader() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(8 * 12, 4))
+
+
 CASES: dict[str, Callable[[], tuple[nn.Module, list[Callback]]]] = {
     "plain": lambda: (plain(), []),
     "normed": lambda: (normed(), []),
@@ -109,6 +114,15 @@ def data() -> DataLoader[Any]:
     draw = torch.Generator().manual_seed(1)
     inputs, targets = torch.randn(SAMPLES, 12, generator=draw), torch.randint(0, 4, (SAMPLES,), generator=draw)
     return DataLoader(TensorDataset(inputs, targets), batch_size=16, shuffle=True)
+
+
+def texts() -> DataLoader[Any]:
+    draw = torch.Generator().manual_seed(1)
+    tokens, targets = (
+        torch.randint(0, 50, (SAMPLES, 12), generator=draw),
+        torch.randint(0, 4, (SAMPLES,), generator=draw),
+    )
+    return DataLoader(TensorDataset(tokens, targets), batch_size=16, shuffle=True)
 
 
 class Divided:
@@ -194,7 +208,7 @@ SCENARIOS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "synced norms": lambda: words("auto", nn.SyncBatchNorm.convert_sync_batchnorm(normed()), []),
     "fails": lambda: words("captured", plain(), [FailsOne()]),
     "talks": lambda: words("auto", plain(), [Talks()]),
-    "tokens": lambda: words("auto", plain(), [Accumulate(2, weight="tokens")]),
+    "tokens": lambda: [trained("auto", reader(), [Accumulate(2, weight="tokens")], loader=texts())],
     "unknown sizes": lambda: [trained("auto", plain(), [], loader=Divided())],
     "weights": lambda: words("auto", plain(), [Accumulate(2, weight=lambda run: len(run.targets))]),
 }

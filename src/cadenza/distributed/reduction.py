@@ -28,12 +28,9 @@ class Reduction:
             if parameter.requires_grad:
                 kinds.setdefault(parameter.dtype, []).append(parameter)
         self._messages = [Message(parameters, NUMBERS if i == 0 else 0) for i, parameters in enumerate(kinds.values())]
+        self._numbers = self._messages[0].flat[-NUMBERS:]
         self.whole = carries_seconds(self._numbers.dtype)
         self._ears = Ears()
-
-    @property
-    def _numbers(self) -> Tensor:
-        return self._messages[0].flat[-NUMBERS:]
 
     @torch.no_grad()
     def reduce(self, say: Callable[[], list[float]], hear: Callable[[list[float]], None]) -> None:
@@ -58,11 +55,13 @@ class Reduction:
         return gradient
 
     def _exchange(self, say: Callable[[], list[float]], hear: Callable[[list[float]], None]) -> None:
-        asks, seconds = say()
-        self._numbers.copy_(on_device([asks, seconds if self.whole else 0.0], self._numbers), non_blocking=True)
+        numbers = self._numbers
+        if self._ears.will_hear(numbers):
+            asks, seconds = say()
+            numbers.copy_(on_device([asks, seconds if self.whole else 0.0], numbers), non_blocking=True)
         for message in self._messages:
             dist.all_reduce(message.flat)
-        heard = self._ears.hear(self._numbers)
+        heard = self._ears.hear(numbers)
         if heard is not None:
             hear(heard)
 

@@ -52,6 +52,10 @@ class Ears:
         self._count = 0
         self._waiting: deque[tuple[int, Tensor, Any]] = deque()
 
+    def will_hear(self, numbers: Tensor) -> bool:
+        """Whether what the next message carries in ``numbers`` is read by anybody."""
+        return numbers.device.type == "cpu" or (self._count + 1) % _SAMPLED == 0
+
     def hear(self, numbers: Tensor) -> list[float] | None:
         """What ``numbers`` hold, or those of an earlier message, or None if nothing is read this time."""
         if numbers.device.type == "cpu":
@@ -92,7 +96,10 @@ class Ride:
     def put_on(self, loss: Tensor, asks: float, seconds: float) -> Tensor:
         """``loss``, whose backward also carries these numbers."""
         numbers = self.carrier.numbers
-        load = on_device([asks, seconds if self.whole else 0.0], numbers)
+        if self._ears.will_hear(numbers):
+            load = on_device([asks, seconds if self.whole else 0.0], numbers)
+        else:
+            load = torch.zeros_like(numbers)
         carried: Tensor = _Carry.apply(loss, numbers, load)  # type: ignore[no-untyped-call]
         return carried
 
