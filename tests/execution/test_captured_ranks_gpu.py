@@ -65,6 +65,22 @@ class Talks(Callback):
         dist.all_reduce(torch.zeros(1))
 
 
+class Fails(Callback):
+    """Fails on one rank while a step is captured there, before or after the message of gradients."""
+
+    capturable = True
+
+    def __init__(self, point: str, rank: int) -> None:
+        self.point, self.rank = point, rank
+
+    def plays(self) -> dict[str, Any]:
+        return {self.point: self.fail}
+
+    def fail(self, run: Run) -> None:
+        if run.rank == self.rank and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("it fails here")
+
+
 class StopsBoth(Callback):
     """An interruption of both processes, in the midst of an epoch and of a window."""
 
@@ -200,9 +216,11 @@ def resumed() -> list[dict[str, Any]]:
     return [whole, train("parts")]
 
 
+HALF_WAY = [("after_loss", 1), ("after_backward", 0), ("before_step", 1)]
 SCENARIOS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     **{name: (lambda name=name: both(name)) for name in CASES},  # type: ignore[misc]
     "resumed": resumed,
+    "half-way": lambda: [trained("auto", normed(), [Fails(*where)]) for where in HALF_WAY],
     "large": lambda: words("auto", large(), []),
     "skips": lambda: words("auto", plain(), [Skips()]),
     "synced norms": lambda: words("auto", nn.SyncBatchNorm.convert_sync_batchnorm(normed()), []),
@@ -280,6 +298,19 @@ def test_resumed_equals_uninterrupted(answers: list[dict[str, Any]]) -> None:
         for one, other in zip(whole["weights"].values(), parts["weights"].values(), strict=True):
             assert torch.equal(one, other)
         for one, other in zip(whole["optimizer"], parts["optimizer"], strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("index", range(len(HALF_WAY)), ids=str)
+def test_a_capture_that_fails_on_one_rank_changes_nothing(answers: list[dict[str, Any]], index: int) -> None:
+    for rank in range(2):
+        assert not isinstance(answers[rank]["half-way"], str), answers[rank]["half-way"]
+        found, (_, expected) = answers[rank]["half-way"][index], answers[rank]["normed"]
+        failed = rank == HALF_WAY[index][1]
+        assert found["plays"] == 0 if failed else found["plays"] > 60
+        assert ("it fails here" in found["words"]) == failed
+        assert found["losses"] == expected["losses"]
+        for one, other in zip(found["weights"].values(), expected["weights"].values(), strict=True):
             assert torch.equal(one, other)
 
 
