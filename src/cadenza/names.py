@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -26,17 +27,27 @@ ELSEWHERE: dict[str, str] = {
     "labels": "run.targets",
     "target": "run.targets",
     "net": "run.module",
+    **dict.fromkeys(("log_metric", "log_metrics", "log_dict", "log_scalar", "add_scalar"), 'run.log("name", value)'),
+    **dict.fromkeys(("should_stop", "stop_training"), "run.stop()"),
+    "save_checkpoint": "run.save()",
 }
 """Names that people know from other libraries, and what means the same here."""
 
 
 def instead_of(run: Run, name: str) -> str:
     """What to say of a name that is none: ``"; did you mean run.targets?"``, or where things of one's own go."""
-    if name in ELSEWHERE:
-        return f"; did you mean {ELSEWHERE[name]}?"
-    known = [one for one in dir(run) if not one.startswith("_") and one != name]
-    near = get_close_matches(name, known, n=1, cutoff=0.7)
-    return f"; did you mean run.{near[0]}?" if near else "; things of your own have their place in run.store"
+    near = meant_by(name, (one for one in dir(run) if not one.startswith("_") and one != name))
+    return f"; did you mean {near}?" if near else "; things of your own have their place in run.store"
+
+
+def meant_by(name: str, known: Iterable[str], alike: float = 0.7) -> str:
+    """What somebody most likely meant who wrote ``run.name``; nothing if no name that is known is like it.
+
+    >>> meant_by("stopp", ["stop", "step"]), meant_by("global_step", []), meant_by("teacher", ["stop"])
+    ('run.stop', 'run.clock.steps', '')
+    """
+    near = get_close_matches(name, list(known), n=1, cutoff=alike)
+    return ELSEWHERE.get(name) or "".join(f"run.{one}" for one in near)
 
 
 def unknown_name(run: Run, error: BaseException) -> str | None:

@@ -15,6 +15,7 @@ from cadenza.cli.checking.names import Names
 from cadenza.cli.checking.registrations import check_callbacks_given, check_declarations
 from cadenza.cli.checking.shapes import Remark, check_classes, check_given
 from cadenza.cli.checking.trainers import given_functions
+from cadenza.cli.checking.unknown import set_by_the_file
 
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -64,12 +65,13 @@ def _remarks(tree: ast.Module) -> Iterator[Remark]:
     names = Names(tree)
     classes = families(names)
     given = list(given_functions(names))
+    own = set_by_the_file(names)
     yield from check_classes(classes)
     yield from check_declarations(classes)
     yield from check_callbacks_given(names, classes)
     for one in given:
         yield from check_given(one)
-    yield from Lives(list(players(names, classes, given)), _adjusts_lr_in_iterations(names)).remarks()
+    yield from Lives(list(players(names, classes, given)), _adjusts_lr_in_iterations(names), own).remarks()
 
 
 def _adjusts_lr_in_iterations(names: Names) -> bool:

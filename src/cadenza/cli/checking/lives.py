@@ -1,4 +1,4 @@
-"""Whether each field is alive where it is read, and each request can be met where it is made."""
+"""Whether each field is alive where it is read, each request can be met where it is made, and each name is one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cadenza.cli.checking.functions import binding, stays_a_function, yields
 from cadenza.cli.checking.names import Function, Names
 from cadenza.cli.checking.shapes import Remark
 from cadenza.cli.checking.trainers import Given
+from cadenza.cli.checking.unknown import is_unknown, remark_on
 from cadenza.cli.checking.uses import Helper, Reader, Story, Use
 from cadenza.points import FIELDS, ITERATION, POINTS, REQUESTS, Kind
 
@@ -101,8 +102,9 @@ class Finder:
 class Lives:
     """Judges the players of a file by the table of points."""
 
-    def __init__(self, all_players: Sequence[Player], adjusts_lr_in_iterations: bool) -> None:
+    def __init__(self, all_players: Sequence[Player], adjusts_lr_in_iterations: bool, own_names: set[str]) -> None:
         self.players = all_players
+        self.own_names = own_names
         self.adjusts_lr_in_iterations = adjusts_lr_in_iterations
 
     def remarks(self) -> Iterator[Remark]:
@@ -121,6 +123,8 @@ class Lives:
         point = POINTS[player.point]
         if use.excused:
             return False
+        if is_unknown(use.name):
+            return use.name not in self.own_names and bool(remark_on(use.name, use.called, use.handed_on))
         if use.name in REQUESTS:
             return not any(use.name in taken for taken in point.requests.values())
         if point.name == "on_lr_adjust" and self.adjusts_lr_in_iterations:
@@ -165,6 +169,8 @@ def _set_by(player: Player) -> set[str]:
 
 def _text(player: Player, use: Use) -> str:
     who = f"{use.helper}, called from {player.label}," if use.helper else player.label
+    if is_unknown(use.name):
+        return f"{who} {remark_on(use.name, use.called, use.handed_on)}"
     if use.name in REQUESTS:
         request = REQUESTS[use.name]
         stage = "" if len(request.stages) > 1 else f" of the {request.stages[0]} stage"

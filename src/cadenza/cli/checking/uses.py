@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from cadenza.cli.checking.names import Function
 from cadenza.cli.checking.order import InOrder
+from cadenza.cli.checking.unknown import is_unknown
 from cadenza.points import FIELDS, REQUESTS
 
 _DEPTH = 4
@@ -22,7 +23,7 @@ _PARTS = ("inputs", "targets")
 
 @dataclass(frozen=True)
 class Use:
-    """One field read, or one request made."""
+    """One field read, or one request made; or a name that a run does not have."""
 
     node: ast.AST
     name: str
@@ -36,6 +37,8 @@ class Use:
     """Whether code of which nothing is known had the run before, and may have set the field."""
     cleaning_up: bool
     """Whether it stands in an ``except`` or ``finally``."""
+    called: bool
+    """Whether it is called, as a request is."""
 
 
 @dataclass
@@ -81,14 +84,15 @@ class Reader(InOrder):
     def _is_run(self, node: ast.AST | None) -> bool:
         return node is not None and _key(node) in self.runs
 
-    def _use(self, node: ast.AST, name: str, error: type[Exception]) -> None:
+    def _use(self, node: ast.AST, name: str, error: type[Exception], *, called: bool = False) -> None:
         story = self.story
         excused = name in story.stored or name in story.asked_for or self.is_caught(error)
         sure = not (self.helper and self.conditions)
-        story.uses.append(Use(node, name, self.helper, excused, sure, story.handed_on, self.cleaning_up > 0))
+        cleaning_up = self.cleaning_up > 0
+        story.uses.append(Use(node, name, self.helper, excused, sure, story.handed_on, cleaning_up, called))
 
     def _read(self, node: ast.AST, name: str) -> None:
-        if name in FIELDS:
+        if name in FIELDS or is_unknown(name):
             self._use(node, name, AttributeError)
 
     def _store(self, name: str) -> None:
@@ -162,7 +166,9 @@ class Reader(InOrder):
 
     def _call_of_run(self, node: ast.Call, name: str) -> None:
         if name in REQUESTS:
-            self._use(node, name, RuntimeError)
+            self._use(node, name, RuntimeError, called=True)
+        elif is_unknown(name):
+            self._use(node, name, AttributeError, called=True)
         elif name in _PLAYS:
             self.story.asked_for |= set(FIELDS)
         else:
@@ -176,6 +182,7 @@ class Reader(InOrder):
                 names = set(FIELDS)
         if name == "setattr":
             self.story.stored |= names
+            self.story.handed_on |= len(names) > 1  # it may be any name
         elif name == "getattr" and not rest:
             self._read(node, names.pop())
         elif name in ("hasattr", "getattr", "vars", "dir"):
