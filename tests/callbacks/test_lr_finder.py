@@ -85,8 +85,39 @@ def test_the_smoothed_loss_and_the_suggestion_are_those_of_the_formula() -> None
         weights = [0.5 ** (i - j) for j in range(i + 1)]
         mean = sum(w * loss for w, loss in zip(weights, sweep.losses, strict=False)) / sum(weights)
         assert sweep.smoothed[i] == pytest.approx(mean)
-    slopes = {sweep.smoothed[i + 1] - sweep.smoothed[i - 1]: sweep.lrs[i] for i in range(1, 11)}
-    assert sweep.suggestion == slopes[min(slopes)]
+    places = range(2, 10)  # a sixth of the sweep is on either side
+    lowest = min(places, key=lambda i: sum(sweep.losses[i - 2 : i + 3]))
+    slopes = {i: numpy.polyfit(range(5), sweep.losses[i - 2 : i + 3], 1)[0] for i in places if i <= lowest}
+    assert sweep.suggestion == sweep.lrs[min(slopes, key=lambda i: slopes[i])]
+
+
+def swept(noise: float, seed: int, steps: int = 100) -> Sweep:
+    """Losses that fall from 2.3 to 0.3 around a rate of 0.01, fly apart above 1, and jump about as those of small
+    batches do; smoothed as ``LRFinder`` does."""
+    draw = random.Random(seed)
+    lrs = [1e-7 * 1e8 ** (i / (steps - 1)) for i in range(steps)]
+    losses, smoothed, average = [], [], 0.0
+    for i, lr in enumerate(lrs):
+        loss = 0.3 + 2.0 / (1 + (lr / 0.01) ** 1.5) + (lr * draw.random() * 20 if lr > 1 else 0)
+        losses.append(loss * math.exp(draw.gauss(0, noise)))
+        average = 0.9 * average + 0.1 * losses[-1]
+        smoothed.append(average / (1 - 0.9 ** (i + 1)))
+    return Sweep(tuple(lrs), tuple(losses), tuple(smoothed))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.2, 0.3])
+def test_the_suggestion_does_not_follow_the_noise(noise: float) -> None:
+    """The steepest of the smoothed losses was anywhere in the sweep: it is after a jump at a rate that is too large, or
+    among the first losses, which are hardly smoothed."""
+    suggestions = [swept(noise, seed).suggestion or 0.0 for seed in range(50)]
+    assert min(suggestions) > 0.002
+    assert max(suggestions) < 0.05
+
+
+def test_what_follows_the_lowest_losses_does_not_count() -> None:
+    losses = (2.0, 1.9, 1.5, 1.0, 0.9, 0.9, 9.0, 90.0, 40.0, 4.0)
+    lrs = tuple(10.0 ** (i - 8) for i in range(10))
+    assert Sweep(lrs, losses, losses).suggestion == lrs[2]
 
 
 def test_a_loss_that_falls_nowhere_has_no_suggestion() -> None:
@@ -270,8 +301,8 @@ def test_the_main_callback_takes_part_as_a_copy() -> None:
 
 
 def test_a_sweep_is_said_in_a_few_words() -> None:
-    sweep = Sweep((0.01, 0.1, 1.0, 10.0), (2.0, 1.8, 0.9, 1.0), (2.0, 1.9, 1.2, 1.0))
-    assert repr(sweep) == "<Sweep of 4 learning rates from 0.01 to 10: suggestion 1>"
+    sweep = Sweep((0.01, 0.1, 1.0, 10.0), (2.0, 1.8, 0.9, 0.8), (2.0, 1.9, 1.2, 1.0))
+    assert repr(sweep) == "<Sweep of 4 learning rates from 0.01 to 10: suggestion 0.1>"
     assert repr(Sweep((), (), ())) == "<Sweep of 0 learning rates: no suggestion>"
 
 
@@ -281,7 +312,7 @@ def test_the_figure_is_drawn_without_a_display(tmp_path: Path) -> None:
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["loss", "smoothed loss", "suggestion 1"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["loss", "smoothed loss", "suggestion 0.1"]
     assert len(Sweep((0.1, 1.0), (1, 2), (1, 2)).plot().axes[0].lines) == 2
 
 
