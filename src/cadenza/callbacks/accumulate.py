@@ -137,7 +137,7 @@ class Accumulate(Callback):
 
     def recorded_as(self, run: Run) -> Hashable:
         window = self.window
-        return window.batches, window.total, window.reference, self._counted(run)
+        return self.n, window.batches, window.total, window.reference, self._counted(run)
 
     def played_again(self, run: Run) -> None:
         """A recorded step did to the gradients what belongs to its place in the window."""

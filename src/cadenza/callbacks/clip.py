@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
 import torch
@@ -71,6 +71,9 @@ class GradientClip(Callback):
         norm = _clip(parameters, self.norm, self.value, self.norm_type)
         if self.log and norm is not None:
             run.log(self.log, norm)
+
+    def recorded_as(self, run: Run) -> Hashable:
+        return self.norm, self.value, self.norm_type
 
 
 def clip_gradients(

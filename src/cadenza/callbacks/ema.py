@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,7 @@ class EMA(Callback):
     """
 
     order = Order.UPDATE
+    _loaded = 0
 
     def __init__(
         self,
@@ -98,6 +99,9 @@ class EMA(Callback):
         update_average(averaged, weights, decay)
         if kept:
             copy_weights(kept, buffers)
+
+    def recorded_as(self, run: Run) -> Hashable:
+        return self.decay, self._loaded  # a recorded step knows the tensors of the average, which are others then
 
     def _evaluate(self, run: Run) -> AbstractContextManager[None] | None:
         return self.swap(run.module) if self.evaluate and self.average else None
@@ -151,6 +155,7 @@ class EMA(Callback):
         self.average = copied(state.get("average", {}))
         self.updates = state.get("updates", 0)
         self._pairs = None
+        self._loaded += 1
 
 
 def decay_at(update: int, decay: float, warmup: str, steps: int | None = None, beta: float = 15.0) -> float:

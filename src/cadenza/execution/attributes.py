@@ -1,32 +1,80 @@
-"""What modules hold on the host: plain values that shape a step, and lists and dicts that a step may change."""
+"""What modules hold on the host: values that shape a step, and lists and dicts that a step may change."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
+from numbers import Number
+from random import SystemRandom
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-_PLAIN = (int, float, str, bool, type(None))
+from cadenza.data.generators import is_generator
+
+_PLAIN = (int, float, str, bool, type(None), Number)
 TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 """What a module holds of itself; it is looked at apart."""
+_APART = {*TABLES, "training"}
+_DEPTH = 6
+"""So deep are lists and dicts looked into."""
 
 
-def plain_values(modules: Iterable[nn.Module]) -> Hashable:
-    """All numbers, texts and tuples of them that are attributes of ``modules``, such as the rate of a dropout.
+def look_of(modules: Iterable[nn.Module]) -> Hashable:
+    """Which ``modules`` these are and what stands in their attributes: numbers and texts, such as the rate of a
+    dropout, where tensors lie, which functions there are, and all of that in lists and dicts.
 
     >>> dropout = nn.Dropout(0.1)
-    >>> before, dropout.p = plain_values([dropout]), 0.2
-    >>> before == plain_values([dropout]), before == plain_values([nn.Dropout(0.1)])
+    >>> before, dropout.p = look_of([dropout]), 0.2
+    >>> changed, dropout.p = look_of([dropout]), 0.1
+    >>> before == changed, before == look_of([dropout])
     (False, True)
     """
-    return tuple(
-        (name, value)
-        for module in modules
-        for name, value in vars(module).items()
-        if name != "training" and _is_plain(value)
-    )
+    return tuple([(id(module), *_looks(vars(module))) for module in modules])
+
+
+def _looks(attributes: dict[str, Any]) -> Iterator[Hashable]:
+    for name, value in attributes.items():
+        if name not in _APART:
+            yield name
+            yield value if type(value) in _PLAIN else _look(value, _DEPTH)
+
+
+def _look(value: Any, depth: int) -> Hashable:
+    if isinstance(value, Tensor):
+        return _place(value)
+    if isinstance(value, dict):
+        parts: Iterable[Any] = [*value.keys(), *value.values()] if value else ()
+    elif isinstance(value, list | tuple | deque):
+        parts = value
+    else:
+        return value if isinstance(value, _PLAIN) else (type(value), callable(value) and id(value))
+    return (type(value), *[_look(part, depth - 1) for part in parts]) if depth else None
+
+
+def _place(tensor: Tensor) -> Hashable:
+    """Where the numbers of ``tensor`` lie, and how."""
+    if tensor.layout is not torch.strided or type(tensor) not in (Tensor, nn.Parameter):
+        return id(tensor)
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def generators_of(modules: Iterable[nn.Module]) -> list[tuple[nn.Module, str, Any]]:
+    """The random number generators of the host that ``modules`` hold as attributes, with module and name.
+
+    >>> module = nn.Identity()
+    >>> module.noise = torch.Generator()
+    >>> [(type(one).__name__, name) for one, name, _ in generators_of([module])]
+    [('Identity', 'noise')]
+    """
+    return [(one, name, value) for one in modules for name, value in vars(one).items() if _is_of_host(value)]
+
+
+def _is_of_host(value: Any) -> bool:
+    if not is_generator(value) or isinstance(value, SystemRandom):  # which has no state
+        return False
+    return not isinstance(value, torch.Generator) or value.device.type == "cpu"
 
 
 def _is_plain(value: Any) -> bool:

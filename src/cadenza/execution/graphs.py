@@ -65,6 +65,7 @@ class GraphRecorder:
             if changed is not None:
                 raise CannotRecord(changed)
             recording = Graph(tape, static, before, parameters, outcome, run._loss, run._output)
+            recording.held = kept.states, kept.tables, kept.attributes
         except BaseException as error:
             torch.cuda.set_stream(here)  # torch does not come back from a capture that the device ended
             if not isinstance(error, CannotRecord):

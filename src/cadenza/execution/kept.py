@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cadenza.execution.attributes import TABLES, containers, content, refill, same, same_content
+from cadenza.data.generators import set_state, state_of
+from cadenza.execution.attributes import TABLES, containers, content, generators_of, refill, same, same_content
 from cadenza.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Kept:
         self.attributes = [(one, dict(vars(one))) for one in modules_of(run)]
         self.contents = [(one, name, held, content(held)) for one in modules_of(run) for name, held in containers(one)]
         self.tables = [(one, {name: dict(vars(one)[name]) for name in TABLES[:2]}) for one in modules_of(run)]
+        self.generators = [(*held, state_of(held[-1])) for held in generators_of(modules_of(run))]
         self.callbacks = [(one, {k: _copied(v) for k, v in vars(one).items()}) for one in callbacks]
         self.rng = rng_state(run.device)
         self.values: list[tuple[Tensor, Tensor]] = []
@@ -60,6 +62,8 @@ class Kept:
             for name, table in tables.items():
                 vars(one)[name].clear()
                 vars(one)[name].update(table)
+        for _, _, generator, state in self.generators:
+            set_state(generator, state)
         for callback, attributes in self.callbacks:
             vars(callback).clear()
             vars(callback).update(attributes)
@@ -86,7 +90,10 @@ class Kept:
         return self._what_was_drawn()
 
     def _what_was_drawn(self) -> str | None:
-        """Draws from generators of the host cannot be recorded. On the CPU those of torch can, by a compiler."""
+        """Draws from generators of the host cannot be recorded. On the CPU those of torch's own can, by a compiler."""
+        for one, attribute, generator, state in self.generators:
+            if not _same_rng(state, state_of(generator)):
+                return f"{type(one).__name__} draws from the generator in its attribute {attribute!r}"
         now = rng_state(self.run.device)
         for name, said in (("python", "random"), ("numpy", "numpy.random"), ("torch", "torch's generator of the CPU")):
             on_host = name != "torch" or self.run.device.type != "cpu"
@@ -150,6 +157,9 @@ def _same_states(optimizer: Optimizer, before: dict[Any, dict[str, Any]]) -> boo
 def _same_rng(before: Any, now: Any) -> bool:
     if isinstance(before, Tensor):
         return torch.equal(before, now)
-    if isinstance(before, tuple) and len(before) == 5:  # NumPy's: name, keys, position and two more
-        return bool((before[1] == now[1]).all()) and before[2:] == now[2:]
-    return bool(before == now)
+    if isinstance(before, dict):
+        return before.keys() == now.keys() and all(_same_rng(value, now[name]) for name, value in before.items())
+    if isinstance(before, tuple) and len(before) < 9:  # the parts of a state; the many numbers in one stand apart
+        return all(map(_same_rng, before, now))
+    alike = before == now
+    return bool(alike.all() if hasattr(alike, "all") else alike)  # NumPy keeps its numbers in an array

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -56,6 +56,8 @@ class Recording:
     """One recorded step. ``play`` does it with the batch of ``run`` and leaves loss, output and all else there."""
 
     replays = 0
+    held: Any = None
+    """What it reads and writes and nobody else may hold any more, so that no other tensor comes to lie there."""
 
     def play(self, run: Run) -> bool:
         raise NotImplementedError  # pragma: no cover

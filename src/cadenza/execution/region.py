@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import Tensor
 
 from cadenza.callback import Callback
-from cadenza.execution.attributes import plain_values
+from cadenza.execution.attributes import look_of
 from cadenza.execution.forms import Form
 from cadenza.execution.kept import modules_of, parameters_of
 from cadenza.execution.leaves import Unknown, shape_of
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("cadenza")
 _VARIANTS = 64
 """How many steps of one shape are kept that differ in what callbacks do, such as the places in a window."""
+_KINDS = 1024
+"""How many kinds of steps are counted; with more, each step is as good as one of its own."""
 _PAYS_OFF = 20
 """A recording that was let go of before it was played so often did not pay."""
 
@@ -74,8 +77,12 @@ class Region:
         self._settings = [_settings_of(form) for form in forms]
         self._of_pass: Any = None
         self._modules: list[Any] = []
+        self._tables: list[dict[str, Any]] = []
         self._buffers: list[Any] = []
+        self._left: list[Any] = []  # the buffers as the last step left them
         self._parameters: list[Any] = []
+        self._states: list[dict[str, Any]] = []  # held, so that no other one gets the same identity
+        self._recorded_states: list[int] = []
         self._looks: dict[Hashable, int] = {}
         self._look = 0
         self._adjust_lr = score.plan.adjust_lr if score.main.lr_every == "iter" else None
@@ -100,13 +107,16 @@ class Region:
     def _ordinary(self, run: Run) -> bool:
         try:
             shape = shape_of(run._batch)
+            self._look_at_states(run)
             kind = self._kind(run)
             variants = self.recordings.get(shape)
             recording = None if variants is None else variants.get(kind)
         except (Unknown, TypeError) as error:
             return self._give_up(run, f"{error}, which cannot be recorded")
         if recording is None:
-            return self._approach(run, shape, kind)
+            result = self._approach(run, shape, kind)
+            self._left = self._buffers_now()
+            return result
         if len(self.recordings) > 1:
             self.recordings.move_to_end(shape)
         for form in self.forms:
@@ -122,23 +132,43 @@ class Region:
         """Everything on the host that shapes a step, beside the batch."""
         if run._pass is not self._of_pass:
             self._of_pass = run._pass
-            self._modules = list(run.module.modules())
-            self._buffers = list(run.module.buffers())
+            self._modules = modules_of(run)
+            self._tables = [module._buffers for module in self._modules if module._buffers]
+            self._buffers = self._left = []
             self._parameters = parameters_of(run)
             # once for each pass: to compare them in each step would take longer than many a recorded step
-            look = id(run.model), id(run.criterion), plain_values(modules_of(run))
+            look = id(run.model), id(run.criterion), look_of(self._modules)
             self._look = self._looks.setdefault(look, len(self._looks))
+        buffers = self._buffers_now()
+        if not _are_the_same(buffers, self._left):  # replaced between two steps, and not by the model itself
+            self._buffers = self._left = buffers
         return (
             run._held,
             run._ensemble is None or run._ensemble.syncs(run),
             self._look,
             tuple([module.training for module in self._modules]),
             tuple([(p.data_ptr(), p.requires_grad, p.grad is None) for p in self._parameters]),
-            tuple([buffer.data_ptr() for buffer in self._buffers]),
+            tuple([buffer if buffer is None else buffer.data_ptr() for buffer in self._buffers]),
             tuple([settings() for settings in self._settings]),
             tuple([callback.recorded_as(run) for callback in self.deciding]),
             torch.is_autocast_enabled(run.device.type),
         )
+
+    def _buffers_now(self) -> list[Any]:
+        return [buffer for table in self._tables for buffer in table.values()]
+
+    def _look_at_states(self, run: Run) -> None:
+        """A recorded step knows the tensors in which its optimizers keep their state. If somebody put others there, or
+        none, nothing that is recorded is good any more. Each tensor is looked at once for each pass only."""
+        states = _states_of(self.forms)
+        if _are_the_same(states, self._states) and (
+            run._pass is self._of_pass or _places(states) == self._recorded_states
+        ):
+            return
+        self._states = states
+        if self.recordings:
+            self.recordings.clear()
+            self.seen.clear()
 
     # Getting there --------------------------------------------------------------------------------------------------
 
@@ -148,7 +178,9 @@ class Region:
             return self.opened(run)
         self.shapes_seen.add(shape)
         if len(self.shapes_seen) > 4 * self.shapes:
-            return self._stay(run)
+            return self._stay(run, self._of_shapes())
+        if len(self.seen) >= _KINDS:
+            return self._stay(run, f"steps differ in what the host holds for them: {_KINDS} kinds of steps so far")
         key = (shape, kind)
         count = self.seen[key] = self.seen.get(key, 0) + 1
         needed = self.warm_ups[0] if not self.recordings else self.warm_ups[1]
@@ -160,8 +192,10 @@ class Region:
         return self._record(run, shape, kind)
 
     def _record(self, run: Run, shape: Hashable, kind: Hashable) -> bool:
-        if not self._has_room(shape):
-            return self._stay(run)
+        if len(self.recordings.get(shape, ())) >= _VARIANTS:
+            return self._stay(run, f"steps of one shape differ in what the host holds for them: {_VARIANTS} are kept")
+        if shape not in self.recordings and not self._has_room():
+            return self._stay(run, self._of_shapes())
         try:
             recording, result = self.recorder.record(run, self.opened, self.callbacks, self._prepare)
         except Uncompiled as error:
@@ -170,27 +204,29 @@ class Region:
         except CannotRecord as error:
             return self._give_up(run, str(error))
         self.recordings.setdefault(shape, {})[kind] = recording
+        self._states = _states_of(self.forms)
+        self._recorded_states = _places(self._states)
         return result
 
     def _prepare(self) -> None:
         for form in self.forms:
             form.fill()
 
-    def _has_room(self, shape: Hashable) -> bool:
+    def _has_room(self) -> bool:
         """Lets go of the shape that was not in use for longest, unless that happens too often to pay."""
-        variants = self.recordings.get(shape)
-        if variants is not None:
-            return len(variants) < _VARIANTS
         if len(self.recordings) >= self.shapes:
             _, old = self.recordings.popitem(last=False)
             self.wasted += all(one.replays < _PAYS_OFF for one in old.values())
         return self.wasted <= 2
 
-    def _stay(self, run: Run) -> bool:
+    def _stay(self, run: Run, why: str) -> bool:
         """Keeps what is recorded; all else is played step by step from here on."""
         self.full, self.closed = True, not self.recordings
-        self.tell(f"dynamic shapes: {len(self.shapes_seen)} shapes of batches so far, of which {self.shapes} are kept")
+        self.tell(why)
         return self.opened(run)
+
+    def _of_shapes(self) -> str:
+        return f"dynamic shapes: {len(self.shapes_seen)} shapes of batches so far, of which {self.shapes} are kept"
 
     def _give_up(self, run: Run, why: str) -> bool:
         self._close(why)
@@ -203,10 +239,26 @@ class Region:
         self.refuse(why)
 
 
+def _are_the_same(some: list[Any], others: list[Any]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
+def _states_of(forms: list[Form]) -> list[dict[str, Any]]:
+    return [state for form in forms for state in form.optimizer.state.values()]
+
+
+def _places(states: list[dict[str, Any]]) -> list[int]:
+    """Where the tensors of optimizers lie."""
+    return [value.data_ptr() for state in states for value in state.values() if isinstance(value, Tensor)]
+
+
 def _settings_of(form: Form) -> Callable[[], Hashable]:
     """Reads the values of an optimizer that a recorded step holds as they are: all but the rates that are tensors."""
     optimizer, without = form.optimizer, {"lr"}
-    parts: list[Callable[[dict[str, Any]], Any]] = []
+    # a rate of the user's that is a tensor is part of the recorded step
+    parts: list[Callable[[dict[str, Any]], Any]] = [
+        lambda group: isinstance(group["lr"], Tensor) and group["lr"].data_ptr()
+    ]
     if form.kind == "tensor sgd":
         without.add("momentum")
         parts.append(lambda group: bool(group["momentum"]))

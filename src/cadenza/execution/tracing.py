@@ -6,12 +6,9 @@ all of these that the step reads or writes become inputs of the compiled functio
 
 from __future__ import annotations
 
-import os
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cadenza.execution.draws import take_out, with_draws
 from cadenza.execution.forms import Form
+from cadenza.execution.host_reads import ReadingIsAnError, said_of
 from cadenza.execution.kept import Kept, parameters_of, write_back
 from cadenza.execution.leaves import tensors_of, with_tensors
 from cadenza.execution.recording import CannotRecord, Outcome, Recording, Uncompiled, first_line
@@ -29,9 +27,6 @@ from cadenza.rng import rng_kept, rng_state, set_rng_state
 if TYPE_CHECKING:
     from cadenza.callback import Callback
     from cadenza.run import Run
-
-
-_NOT_THE_USERS = tuple(str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 
 
 class Touched(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -167,19 +162,6 @@ def each_its_own(batch: Any) -> Any:
     return with_tensors(batch, own)
 
 
-def said_of(error: Exception) -> str:
-    """Why a step cannot be traced; where a value is read on the host, the line that does it."""
-    if "get value out of a tracing tensor" not in str(error):
-        return first_line(error)
-    places = [
-        f"{frame.filename}:{frame.lineno}"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(_NOT_THE_USERS)
-    ]
-    where = f" at {places[-1]}" if places else ""
-    return f"the step reads the value of a tensor on the host, as .item() and an if on a tensor do{where}"
-
-
 def trace(run: Run, opened: Callable[[Run], bool], touched: list[Tensor]) -> tuple[Any, bool, list[Tensor | None]]:
     """Does the step. Returns its operations as a graph whose inputs are ``touched``, what it said, and the tensors
     that the graph returns: loss, those of the output, then new gradients."""
@@ -194,6 +176,7 @@ def trace(run: Run, opened: Callable[[Run], bool], touched: list[Tensor]) -> tup
 
     with ExitStack() as stack:
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.enter_context(ReadingIsAnError())
         graph = make_fx(step, tracing_mode="real")(*touched)
     return graph, said["result"], said["outputs"]
 
