@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from cadenza import decisions, passes
 from cadenza.data import Feed
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
 def begin(run: Run) -> None:
     """Sets everything up and plays ``before_run``."""
     plan, training = run._plan, run.training_state
-    run.module.to(run.device)
+    move_to(run.device, run.module, run.criterion, run.optimizers)
     run._ensemble = training.strategy.begin(run)
     if run.mode == "fit":
         if training.seed is not None and not training.seeded:
@@ -44,6 +49,25 @@ def begin(run: Run) -> None:
         fire(run, POINTS["after_load"], run._plan.after_load)
         if run._resume.position is None:
             run._resume.arrive(run)
+
+
+def move_to(device: torch.device, module: nn.Module, criterion: object, optimizers: Sequence[Optimizer]) -> None:
+    """Everything that a step takes goes to ``device``: a criterion may have weights, and an optimizer may have loaded
+    its state before the parameters were moved."""
+    moves = any(parameter.device != device for parameter in module.parameters())
+    module.to(device)
+    if isinstance(criterion, nn.Module):
+        criterion.to(device)
+    for optimizer in optimizers if moves else ():
+        follow(optimizer)
+
+
+def follow(optimizer: Optimizer) -> None:
+    """What ``optimizer`` keeps of its parameters goes to where they are; the count of steps may stay on the CPU."""
+    for parameter, state in optimizer.state.items():
+        if any(isinstance(part, Tensor) and part.dim() and part.device != parameter.device for part in state.values()):
+            optimizer.load_state_dict(optimizer.state_dict())  # torch puts each part where it belongs
+            return
 
 
 def clear_gradients(run: Run) -> None:

@@ -17,6 +17,7 @@ from cadenza.culprit import Finding, Search
 from cadenza.data import to_device
 from cadenza.fields import GONE
 from cadenza.history import History
+from cadenza.lifecycle import move_to
 from cadenza.moment import plays_again, restore, restore_rng, to_host
 from cadenza.plan import Plan
 from cadenza.run import Run
@@ -108,7 +109,7 @@ def _play(trainer: Trainer, tape: dict[str, Any], conductor: _Conductor) -> None
     )
     callbacks = [conductor, *(callback for callback in trainer.callbacks if plays_again(callback))]
     run = Run(training, lambda run: Plan(callbacks, run))
-    training.module.to(training.device)
+    move_to(training.device, training.module, training.criterion, training.optimizers)
     restore(run, moment)  # once for those who look at before_run, and once more when all of them have begun
     run.num_epochs, run._last_step = moment["num_epochs"], moment["last_step"]
     run.epoch = run.clock.epochs

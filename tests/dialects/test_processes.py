@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def train_aitoolbox() -> tuple[list[list[str]], torch.Tensor, list[float]]:
 
 
 def train_both(root: str) -> tuple[Any, Any]:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     return train_aitoolbox(), train_supergradients(root)
 
 

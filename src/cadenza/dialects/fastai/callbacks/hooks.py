@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
+from cadenza.data import to_device
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
 
 if TYPE_CHECKING:
@@ -146,11 +147,11 @@ class ActivationStats(HookCallback):
 def model_summary(learn: Any, n: int = 70) -> str:
     """One line for each layer: its kind, the shape that it puts out for a batch, and its parameters."""
     layers = [one for one in learn._module.modules() if not list(one.children())]
-    batch = next(iter(learn.data.train_dl))
+    weight, batch = next(learn._module.parameters()), next(iter(learn.data.train_dl))
     training = learn._module.training
     learn._module.eval()
     with hook_outputs(layers) as hooks, torch.no_grad():
-        learn._module(batch[0])
+        learn._module(to_device(batch[0], weight.device))
     learn._module.train(training)
     lines = [f"{'layer':<22} {'output shape':<24} parameters", "=" * n]
     for layer, output in zip(layers, hooks.stored, strict=True):
