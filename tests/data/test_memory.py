@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +58,13 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "shorter": lambda: DataLoader(data(), batch_size=4, sampler=RandomSampler(data(), num_samples=9)),
     "weighted": lambda: DataLoader(data(), batch_size=4, sampler=WeightedRandomSampler([1.0] * N, 15, generator=own())),
     "subset": lambda: DataLoader(data(), batch_size=4, sampler=SubsetRandomSampler([1, -2, 3, 9, 11])),
+    "subset of lists": lambda: DataLoader(
+        data(), batch_size=2, sampler=SubsetRandomSampler([[i, -i - 1] for i in range(12)])
+    ),
+    "subset of slices": lambda: DataLoader(
+        data(), batch_size=2, sampler=SubsetRandomSampler([slice(i, i + 2) for i in range(12)])
+    ),
+    "subset of tensors": lambda: DataLoader(data(), batch_size=2, sampler=SubsetRandomSampler(torch.arange(12))),
     "distributed": lambda: DataLoader(data(), batch_size=4, sampler=DistributedSampler(data(), 2, 1)),
     "batch_sampler": lambda: DataLoader(data(), batch_sampler=BatchSampler(SequentialSampler(data()), 5, True)),
     "shuffled batch_sampler": lambda: DataLoader(data(), batch_sampler=BatchSampler(RandomSampler(data()), 4, False)),
@@ -210,6 +219,26 @@ def test_tensor_loader_is_a_drop_in() -> None:
     assert len(mine.dataset) == N
     assert mine.batch_size == 4
     assert traced(mine, None) == traced(theirs, None)
+
+
+def test_tensor_loader_can_be_copied_and_sent_in_mid_pass() -> None:
+    loader = TensorLoader(torch.arange(N), batch_size=4, shuffle=True)
+    seed(1)
+    batches = iter(loader)
+    next(batches)
+    copies = copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))
+    rest = [batch[0].tolist() for batch in batches]
+    seed(1)
+    assert [batch[0].tolist() for batch in loader][1:] == rest
+    for other in copies:
+        seed(1)
+        assert [batch[0].tolist() for batch in other][1:] == rest
+
+
+def test_tensor_loader_tells_that_its_batches_are_pinned() -> None:
+    """The training asks for it: such batches are copied beside the step."""
+    assert TensorLoader(torch.arange(4), pin_memory=True).pin_memory is True
+    assert TensorLoader(torch.arange(4)).pin_memory is False
 
 
 def test_tensor_loader_takes_arrays() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,10 +21,10 @@ from torch.utils.data import (
 
 from cadenza.data.mapped import MapFeed
 from cadenza.data.order import Order
+from cadenza.data.picking import moved_if_they_fit, read
 from cadenza.data.walk import Walk
 
 _SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
-_log = logging.getLogger("cadenza.data")
 
 
 def plain(loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -188,48 +187,6 @@ class TensorFeed(MapFeed):
         return self.kept[1]
 
 
-def read(tensors: tuple[Tensor, ...], indices: Iterator[Any], pin: bool) -> Iterator[list[Tensor]]:
-    """One list of fresh tensors for each index batch, as ``default_collate`` makes them."""
-    for index in indices:
-        if type(index) is range:
-            if index.stop > len(tensors[0]):  # a slice would end with the data, and say nothing
-                raise IndexError(f"index {index.stop - 1} is out of bounds for data of {len(tensors[0])} samples")
-            part = slice(index.start, index.stop)
-            batch = [tensor[part].clone(memory_format=torch.contiguous_format) for tensor in tensors]
-        else:
-            if type(index) is list:
-                index = _from_list(index, len(tensors[0])).to(tensors[0].device)
-            batch = [_picked(tensor, index) for tensor in tensors]
-        yield [tensor.pin_memory() for tensor in batch] if pin else batch
-
-
-_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-"""Types of which torch cannot select rows, and those of the same size of which it can."""
-
-
-def _picked(tensor: Tensor, index: Tensor) -> Tensor:
-    signed = _SIGNED.get(tensor.dtype)
-    if signed is None:
-        return tensor.index_select(0, index)
-    return tensor.view(signed).index_select(0, index).view(tensor.dtype)
-
-
-def _from_list(indices: list[int], size: int) -> Tensor:
-    index = torch.tensor(indices)
-    return torch.where(index < 0, index + size, index)
-
-
-def moved_if_they_fit(tensors: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:
-    """``tensors`` on ``device`` if they leave half of its free memory to the training, else as they are."""
-    needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        if needed > free // 2:
-            _log.warning("%d MB of data stay on the host: %s has %d MB free", needed >> 20, device, free >> 20)
-            return tensors
-    return tuple(tensor.to(device) for tensor in tensors)
-
-
 class TensorLoader:
     """Batches of tensors or arrays that lie in memory: a drop-in for ``DataLoader(TensorDataset(...))``, and faster.
 
@@ -262,7 +219,17 @@ class TensorLoader:
             TensorDataset(*data), batch_size, shuffle, drop_last=drop_last, generator=generator, pin_memory=pin_memory
         )
         self.device = None if device is None else torch.device(device)
-        self._feed = TensorFeed(self.loader, share=_alone, keep_on=self.device, watch=False)
+        self._feed = self._new_feed()
+
+    def _new_feed(self) -> TensorFeed:
+        return TensorFeed(self.loader, share=_alone, keep_on=self.device, watch=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"loader": self.loader, "device": self.device}  # a pass that is under way stays here
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._feed = self._new_feed()
 
     @property
     def dataset(self) -> TensorDataset:
@@ -271,6 +238,10 @@ class TensorLoader:
     @property
     def batch_size(self) -> int | None:
         return self.loader.batch_size
+
+    @property
+    def pin_memory(self) -> bool:
+        return self.loader.pin_memory
 
     def __iter__(self) -> Iterator[list[Tensor]]:
         return iter(self._feed)
