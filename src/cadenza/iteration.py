@@ -97,8 +97,8 @@ def begin_iteration(run: Run, this: Pass) -> None:
         if score.around_stage_iter:
             enter(run, score.at_around_iter, score.around_stage_iter, this.stage_iter_exits)
     run._at = score.at_before_iter
-    if run._ensemble is not None and score.plan.declared & SKIP_BATCH:
-        run._ensemble.skip(run, SKIP_BATCH)
+    if run._ensemble is not None:
+        run._ensemble.begin_round(run, this)
     if run._asked & SKIP_BATCH:
         run._skipped = actions_from(this.stage, "forward")
 

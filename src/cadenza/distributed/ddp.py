@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cadenza.distributed.ensemble import Ensemble
 from cadenza.distributed.reduction import Buffers, Reduction
-from cadenza.distributed.ride import Carrier, Ride
+from cadenza.distributed.ride import Carrier, Ears, Ride
 from cadenza.distributed.strategy import Together, check_flags, on_cuda, refuse_wrapped, same_everywhere, trained
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class DDP(Together):
     def spread(self, run: Run, ensemble: Ensemble) -> None:
         if run.mode == "fit" and any(trained(run.module)):
             self.wrap(run, ensemble)
-        elif ensemble.model is None and not ensemble.evaluated:
+        elif not ensemble.wrapped and not ensemble.evaluated:
             ensemble.evaluated = True
             same_everywhere(run.module)
 
@@ -69,21 +69,25 @@ class DDP(Together):
         """Wraps the module, anew if other parameters are trained than before: DDP waits for each it knows of."""
         refuse_wrapped(run.module)
         if ensemble.model is None or ensemble.trained != trained(run.module):
-            first = ensemble.model is None
             ensemble.model = ensemble.ride = run.model = None  # type: ignore[assignment]
-            rides = not self.flags["find_unused_parameters"] and run._plan.is_default("on_iter_backward")
-            module = Carrier(run.module) if rides else run.module
+            module = Carrier(run.module) if self._rides(run) else run.module
             ensemble.model = Wrapped(
                 module,
                 ensemble,
                 device_ids=on_cuda(run.device),
                 bucket_cap_mb=self.bucket_cap_mb,
-                init_sync=first,
+                init_sync=not ensemble.wrapped,
                 **as_torch_names(self.flags),
             )
             ensemble.ride = Ride(module, ensemble.world.world_size) if isinstance(module, Carrier) else None
-            ensemble.trained = trained(run.module)
+            ensemble.wrapped = True
+            note_trained(run.module, ensemble)
         run.model = ensemble.model
+
+    def _rides(self, run: Run) -> bool:
+        """Whether numbers can go along with the gradients, in all steps."""
+        real = any(one.requires_grad and one.is_floating_point() for one in run.module.parameters())
+        return real and not self.flags["find_unused_parameters"] and run._plan.is_default("on_iter_backward")
 
     def refresh(self, run: Run, ensemble: Ensemble) -> None:
         if ensemble.reduction is None:
@@ -92,10 +96,14 @@ class DDP(Together):
             self.reduce_apart(run, ensemble)
 
     def why_not_recorded(self, run: Run, mode: str) -> str | None:
-        if mode == "compiled":
+        if mode == "compiled" or run.world_size == 1:
             return super().why_not_recorded(run, mode)
         if self.flags["find_unused_parameters"]:
             return "find_unused_parameters looks in each step which parameters have gradients"
+        if self.flags["static_graph"]:
+            return "static_graph lets torch find out in its first step which parameters have gradients"
+        if getattr(run.model, "_comm_hooks", None):
+            return "a hook of DistributedDataParallel puts the gradients together"
         if any(isinstance(one, nn.SyncBatchNorm) for one in run.module.modules()):
             return "SyncBatchNorm talks to the other processes in the midst of a step"
         sparse = next((name for name, one in run.module.named_modules() if getattr(one, "sparse", None) is True), None)
@@ -110,12 +118,15 @@ class DDP(Together):
         return None
 
     def reduce_apart(self, run: Run, ensemble: Ensemble) -> None:
-        ensemble.model = ensemble.ride = run.model = None  # type: ignore[assignment]
-        gc.collect()  # what torch keeps of a wrapped module ties its backward to a stream that cannot be recorded
-        ensemble.reduction = Reduction(run.module, ensemble.world.world_size)
-        ensemble.buffers = Buffers(run.module) if self.flags["broadcast_buffers"] else None
-        ensemble.trained = trained(run.module)
-        run.model = Unwrapped(run.module, ensemble)
+        if ensemble.reduction is None:
+            ensemble.model = ensemble.ride = run.model = None  # type: ignore[assignment]
+            gc.collect()  # what torch keeps of a wrapped module ties its backward to a stream that cannot be recorded
+            ensemble.buffers = Buffers(run.module) if self.flags["broadcast_buffers"] else None
+            run.model = Unwrapped(run.module, ensemble)
+        # steps that were recorded before talk as they did then, so all of a run must count as one
+        ears = Ears() if ensemble.reduction is None else ensemble.reduction.ears
+        ensemble.reduction = Reduction(run.module, ensemble.world.world_size, ears)
+        note_trained(run.module, ensemble)
 
     def reduce_along(self, run: Run, ensemble: Ensemble) -> None:
         ensemble.reduction = ensemble.buffers = None
@@ -123,6 +134,22 @@ class DDP(Together):
     def __repr__(self) -> str:
         chosen = {name: flag for name, flag in self.flags.items() if flag != (name == "broadcast_buffers")}
         return f"DDP({', '.join(f'{name}={flag}' for name, flag in chosen.items())})"
+
+
+def note_trained(module: nn.Module, ensemble: Ensemble) -> None:
+    ensemble.trained = trained(module)
+    ensemble.frozen = {name: one for name, one in module.named_parameters() if not one.requires_grad}
+
+
+def refuse_thawed(ensemble: Ensemble) -> None:
+    """Gradients of what was frozen when a training pass began are not put together in it."""
+    thawed = next((name for name, one in ensemble.frozen.items() if one.requires_grad), None)
+    if thawed is not None:
+        raise RuntimeError(
+            f"{thawed} is trained from the midst of an epoch on, but DDP puts together the gradients of what is "
+            "trained at its beginning, so the processes would drift apart: change requires_grad between two epochs "
+            '(Freeze(until="2 epochs"))'
+        )
 
 
 def as_torch_names(flags: dict[str, Any]) -> dict[str, Any]:
@@ -151,6 +178,7 @@ class Wrapped(DistributedDataParallel):
         run = self.ensemble.run
         if not torch.is_grad_enabled() or run is None or run.stage != "train":
             return self.inner(*inputs, **named)
+        refuse_thawed(self.ensemble)
         self.require_backward_grad_sync = self.ensemble.syncs(run)
         return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
 
@@ -168,5 +196,6 @@ class Unwrapped(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         run = self.ensemble.run
         if torch.is_grad_enabled() and run is not None and run.stage == "train":
+            refuse_thawed(self.ensemble)
             self.ensemble.syncs(run)
         return self.module(*inputs, **named)

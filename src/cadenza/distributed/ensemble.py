@@ -45,8 +45,11 @@ class Ensemble(Gradients):
         self.place = meeting_place(device)
         self.agreement = Agreement(self.world.rank, self.world.world_size, self.place)
         self.model: Any = None
+        self.wrapped = False
+        """Whether torch has wrapped the module in some run, and so given all processes rank 0's weights."""
         self.evaluated = False
         self.trained: tuple[bool, ...] = ()
+        self.frozen: dict[str, Tensor] = {}
         self._run: weakref.ref[Run] | None = None
         self._later: list[tuple[Any, str, int]] = []
 
@@ -118,10 +121,14 @@ class Ensemble(Gradients):
             this.last = run._batch
         if this.donor is not None:
             receive_batch(run, this, found)
-        found = keep_step(self, run, this, found)
-        if found and this.training:
+        return keep_step(self, run, this, found)
+
+    def begin_round(self, run: Run, this: Pass) -> None:
+        """Before the forward: all agree whether the batch is skipped, if a callback may ask for that."""
+        if this.score.plan.declared & SKIP_BATCH:
+            self.skip(run, SKIP_BATCH)
+        if this.training and not run._asked & SKIP_BATCH:
             self.share_buffers()
-        return found
 
     def count(self, run: Run, this: Pass, samples: int, tokens: int) -> None:
         """Counts a batch. The clock counts the samples of all; what this process cannot know is put right at the end of

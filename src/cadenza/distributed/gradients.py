@@ -105,7 +105,7 @@ class Gradients:
             settle_held(self, run, this)
 
     def share_buffers(self) -> None:
-        """Before a round, if its forward does not do that: it may be recorded."""
+        """Before a step whose forward does not do that, since it may be recorded."""
         if self.buffers is not None and self.synced:
             self.buffers.share()
 

@@ -11,26 +11,29 @@ from torch import distributed as dist
 
 from cadenza.distributed.ride import NUMBERS, Ears, carries_seconds, on_device
 
+_AT_ONCE = 250 * 2**20
+"""Buffers of so many bytes are sent in one message, as DistributedDataParallel does."""
+
 
 class Reduction:
     """The trained parameters of a module, and one long tensor for the gradients of each type. At the end of the first
-    one a few numbers go along, as in ``Ride``.
+    one a few numbers go along, as in ``Ride``; ``ears`` read them.
 
     ``between`` is called with what talks to the others. It calls that at once, unless a step is being recorded.
     """
 
-    def __init__(self, module: nn.Module, world_size: int) -> None:
-        self.world_size = world_size
+    def __init__(self, module: nn.Module, world_size: int, ears: Ears) -> None:
+        self.world_size, self.ears = world_size, ears
         self.names = {id(parameter): name for name, parameter in module.named_parameters()}
         self.between: Callable[[Callable[[], None]], None] = at_once
         kinds: dict[torch.dtype, list[Tensor]] = {}
         for parameter in module.parameters():
             if parameter.requires_grad:
                 kinds.setdefault(parameter.dtype, []).append(parameter)
-        self._messages = [Message(parameters, NUMBERS if i == 0 else 0) for i, parameters in enumerate(kinds.values())]
+        sorts = sorted(kinds, key=lambda dtype: (dtype.is_complex, not carries_seconds(dtype)))
+        self._messages = [Message(kinds[dtype], NUMBERS if i == 0 else 0) for i, dtype in enumerate(sorts)]
         self._numbers = self._messages[0].flat[-NUMBERS:]
         self.whole = carries_seconds(self._numbers.dtype)
-        self._ears = Ears()
 
     @torch.no_grad()
     def reduce(self, say: Callable[[], list[float]], hear: Callable[[list[float]], None]) -> None:
@@ -56,12 +59,12 @@ class Reduction:
 
     def _exchange(self, say: Callable[[], list[float]], hear: Callable[[list[float]], None]) -> None:
         numbers = self._numbers
-        if self._ears.will_hear(numbers):
+        if self.ears.will_hear(numbers):
             asks, seconds = say()
             numbers.copy_(on_device([asks, seconds if self.whole else 0.0], numbers), non_blocking=True)
         for message in self._messages:
             dist.all_reduce(message.flat)
-        heard = self._ears.hear(numbers)
+        heard = self.ears.hear(numbers)
         if heard is not None:
             hear(heard)
 
@@ -69,24 +72,17 @@ class Reduction:
 class Buffers:
     """The buffers of a module, such as the running means of BatchNorm: all processes get those of rank 0.
 
-    Their places are kept, not the tensors: a forward may put another tensor there.
+    They are looked up each time: a forward may make one, or put another tensor in its place.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        kinds: dict[torch.dtype, list[tuple[dict[str, Any], str]]] = {}
-        for one in module.modules():
-            for name, buffer in one._buffers.items():
-                if buffer is not None:
-                    kinds.setdefault(buffer.dtype, []).append((one._buffers, name))
-        self._messages = [(places, Message(found_at(places), 0)) for places in kinds.values()]
+        self._tables = [one._buffers for one in module.modules()]
 
     @torch.no_grad()
     def share(self) -> None:
-        for places, message in self._messages:
-            buffers = found_at(places)
-            torch._foreach_copy_(message.parts, buffers)
-            dist.broadcast(message.flat, src=0)
-            torch._foreach_copy_(buffers, message.parts)
+        buffers = [buffer for table in self._tables for buffer in table.values() if buffer is not None]
+        if buffers:
+            dist._broadcast_coalesced(dist.group.WORLD, buffers, _AT_ONCE, 0)  # type: ignore[attr-defined, arg-type]
 
 
 class Message:
@@ -99,10 +95,6 @@ class Message:
         self.flat = torch.zeros(sum(sizes) + more, dtype=like.dtype, device=like.device)
         pieces = torch.split(self.flat[: sum(sizes)], sizes)
         self.parts: list[Any] = [piece.view(one.shape) for piece, one in zip(pieces, tensors, strict=True)]
-
-
-def found_at(places: list[tuple[dict[str, Any], str]]) -> list[Tensor]:
-    return [tensors[name] for tensors, name in places]
 
 
 def at_once(talk: Callable[[], None]) -> None:

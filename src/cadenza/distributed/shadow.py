@@ -100,9 +100,7 @@ def play_along(ensemble: Ensemble, run: Run, this: Pass) -> None:
         this.samples_of_all = _known_samples(this, ensemble.world.world_size)
     if this.training:
         run.clock.batches += 1
-        ensemble.share_buffers()
-    if this.score.plan.declared & SKIP_BATCH:
-        ensemble.skip(run, SKIP_BATCH)
+    ensemble.begin_round(run, this)
     ensemble.empty = this.iterating = True
     try:
         run._batch = this.last
@@ -126,11 +124,13 @@ def play_along(ensemble: Ensemble, run: Run, this: Pass) -> None:
 
 
 def _train_onnothing(run: Run, this: Pass) -> None:
-    with rng_kept(run.device), _buffers_kept(run.module):
-        run.main.on_train_forward(run)
-        run._loss = nothing(run)
-    run._forwarded, run._skipped = this.index, frozenset({"forward", "loss"})
-    if this.score.verbs.backward(run):
+    with _buffers_kept(run.module):
+        with rng_kept(run.device):
+            run.main.on_train_forward(run)
+            run._loss = nothing(run)
+        run._forwarded, run._skipped = this.index, frozenset({"forward", "loss"})
+        steps = this.score.verbs.backward(run)
+    if steps:
         this.score.verbs.step(run)
     if run._held and not run._asked & STOP and is_last(run, this):
         release(run, this)
@@ -148,13 +148,17 @@ def nothing(run: Run) -> Tensor:
 
 @contextlib.contextmanager
 def _buffers_kept(module: nn.Module) -> Iterator[None]:
-    """Running statistics must not count a batch twice."""
+    """Running statistics must not count a batch twice. A backward comes inside, too: it may need them as they were in
+    the forward."""
+    tables = [(one._buffers, dict(one._buffers)) for one in module.modules()]
     kept = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     try:
         yield
     finally:
         for buffer, value in kept:
             buffer.copy_(value)
+        for table, before in tables:
+            table.update(before)  # a forward may have put other tensors there
 
 
 def settle_held(ensemble: Gradients, run: Run, this: Pass) -> None:
@@ -165,11 +169,12 @@ def settle_held(ensemble: Gradients, run: Run, this: Pass) -> None:
     try:
         if run._batch is GONE:
             run._batch = this.last
-        with rng_kept(run.device), _buffers_kept(run.module):
-            run.main.on_train_forward(run)
-            run._loss = nothing(run)
-        ensemble.carry(run, run._loss).backward()  # type: ignore[no-untyped-call]
-        ensemble.after_backward(run)
+        with _buffers_kept(run.module):
+            with rng_kept(run.device):
+                run.main.on_train_forward(run)
+                run._loss = nothing(run)
+            ensemble.carry(run, run._loss).backward()  # type: ignore[no-untyped-call]
+            ensemble.after_backward(run)
     finally:
         ensemble.empty, ensemble.synced, run._asked = False, True, asked
         ensemble.holds = holds

@@ -110,6 +110,8 @@ def refuse_who_comes_too_late(run: Run) -> None:
         what = "run.skip_step()"
     if run.scaler is not None:
         what = "the fp16 scaler"
+    if run._ensemble is not None and run._ensemble.reduction is not None:
+        what = "putting the gradients of all processes together"
     if what is not None:
         raise RuntimeError(
             f"{plan.main.name}.on_iter_backward steps the optimizer itself, so {what} would come too late. "

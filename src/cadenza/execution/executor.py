@@ -101,13 +101,13 @@ class Executor:
             why = why_opened(plan, self.mode)
             if why is not None and self.mode != "auto":
                 self._refuse(why)
-            self._choose_forms()
+            self._choose_forms(plan)
         for form in self.forms:
             form.begin()
 
-    def _choose_forms(self) -> None:
+    def _choose_forms(self, plan: Plan) -> None:
         run, device = self.run, self.run.device
-        why = why_not(self.mode, run)
+        why = why_not(self.mode, plan)
         if why is None and run.scaler is not None:
             why = "an fp16 scaler decides on the host whether a step is made"
         if why is not None:
@@ -121,7 +121,7 @@ class Executor:
             return
         from cadenza.execution.graphs import GraphRecorder
 
-        cycles, fused = cycles_momentum(run._plan, run), self.options.fused
+        cycles, fused = cycles_momentum(plan, run), self.options.fused
         self.forms = [captured_form(one, device, fused=fused, cycles=cycles) for one in run.optimizers]
         self.recorder = GraphRecorder(device)
         if run._ensemble is not None:

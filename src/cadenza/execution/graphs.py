@@ -100,6 +100,8 @@ class Tape:
 
     def cut(self, talk: Callable[[], None]) -> None:
         """Ends the first graph and begins the second."""
+        if self.talk is not None:
+            raise RuntimeError("gradients are put together more than once in a step")
         self.graphs[0].capture_end()
         self.talk = talk
         self.turning.cuda_graph = second = torch.cuda.CUDAGraph()

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 
-def why_not(mode: str, run: Run) -> str | None:
+def why_not(mode: str, plan: Plan) -> str | None:
     """Why no step of this training can be recorded, whoever plays, if so."""
+    run = plan.executor.run
     if mode != "compiled" and run.device.type != "cuda":
         return f"the device is {run.device.type}, and CUDA graphs need a GPU"
     why = run.training_state.strategy.why_not_recorded(run, mode)
     if why is not None:
         return why
+    if run.world_size > 1 and not plan.is_default("on_iter_backward"):
+        return f"{plan.main.name} has its own on_iter_backward, and the processes talk right after the library's"
     for optimizer in run.optimizers:
         why = why_no_form(optimizer)
         if why is not None:
@@ -43,8 +46,6 @@ def why_opened(plan: Plan, mode: str) -> str | None:
         skipping = [callback.name for callback in plan.callbacks if declared_skips([callback])]
         if skipping:
             return f"{skipping[0]} may skip, on which the processes agree in the midst of a step"
-        if not plan.is_default("on_iter_backward"):
-            return f"{plan.main.name} has its own on_iter_backward, and the processes talk right after the library's"
     spans = ("forward", "loss", "backward", "step", "zero_grad")
     own = [b.name for b in BEHAVIOURS if b.span in spans and "train" in b.stages and not plan.is_default(b.name)]
     if own and not plan.main.capturable:
@@ -69,14 +70,14 @@ def words(plan: Plan) -> list[str]:
     lines = [f"Execution: {options.mode}" + (f" ({', '.join(extras)})" if extras else "")]
     if options.mode == "eager":
         return lines
-    why = [reason for reason in (why_not(options.mode, run), why_opened(plan, options.mode)) if reason is not None]
+    why = [reason for reason in (why_not(options.mode, plan), why_opened(plan, options.mode)) if reason is not None]
     why += [one for one in told if one not in why]
     done = "compiled" if options.mode == "compiled" else "captured"
     lines += [f"  steps are played one by one: {reason}" for reason in why]
     if not why:
         how = "as one region" if run.world_size == 1 else "in two parts, with one message of gradients between them"
         lines.append(f"  forward to zero_grad is {done} {how}, once for each shape of a batch")
-    if why_not(options.mode, run) is None:
+    if why_not(options.mode, plan) is None:
         lines += [f"  {form_words(options, plan, optimizer)}" for optimizer in run.optimizers]
     return lines
 
