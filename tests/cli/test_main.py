@@ -111,6 +111,20 @@ def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFix
     assert "Usage: cadenza" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Missing command. `cadenza --help` lists them all"),
+        (["chek"], "`cadenza --help` lists them all"),
+        (["train", "digits", "--epochs", "3"], "--epochs; a recipe is changed by key=value, such as fit.epochs=3"),
+        (["points", "--epochs"], "--epochs"),
+    ],
+)
+def test_wrong_usage_is_told_what_is_right(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.endswith(f"{said}\n")
+
+
 def test_the_module_is_a_command(wrong: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "cadenza.cli.main", "check", str(wrong)], capture_output=True, text=True

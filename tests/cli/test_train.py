@@ -202,9 +202,10 @@ def test_a_run_that_was_ended_by_a_signal_goes_on_to_the_same_weights(name, code
     capsys.readouterr()
     assert main(words) == code
     said = capsys.readouterr().err
-    assert said.startswith("cadenza: ")
-    assert said.count("\n") == 1
     cut = newest()
+    assert said.startswith("cadenza: ")
+    assert said.endswith(f"{name} came; the run is saved; `cadenza train {cut} --resume` goes on with it\n")
+    assert said.count("\n") == 1
     assert read_run(cut).status["steps"] < 120
     assert main([*words, "--resume"]) == 0
     assert newest() == cut

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import typer
@@ -58,11 +59,26 @@ def _options(
     """PyTorch training as a score of named points."""
 
 
+class _Interrupted(BaseException):
+    """Ctrl-C on its way through typer, which forgets what a KeyboardInterrupt says."""
+
+
+def _heeding(command: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(command)
+    def heeded(*given: Any, **named: Any) -> Any:
+        try:
+            return command(*given, **named)
+        except KeyboardInterrupt as error:
+            raise _Interrupted(*error.args) from error
+
+    return heeded
+
+
 def make_app() -> typer.Typer:
     app = typer.Typer(no_args_is_help=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback()(_options)
     for name, command in ORDER:
-        app.command(name, context_settings=launch.SETTINGS if name == "launch" else None)(command)
+        app.command(name, context_settings=launch.SETTINGS if name == "launch" else None)(_heeding(command))
     return app
 
 
@@ -77,13 +93,25 @@ def run(words: Sequence[str]) -> int:
         context = getattr(error, "ctx", None)
         if context is not None:
             print(context.get_usage(), file=sys.stderr)
-        print(f"cadenza: {error.format_message()}", file=sys.stderr)
+        print(f"cadenza: {error.format_message()}{_hint(error)}", file=sys.stderr)
         return 2
     except wrong as error:
         print(f"cadenza: {error.format_message()}", file=sys.stderr)
         return 1
+    except _Interrupted as error:
+        raise KeyboardInterrupt(*error.args) from error
     except typer.Abort:
         raise KeyboardInterrupt from None
     if ended == 130:  # what some versions of typer make of Ctrl-C
         raise KeyboardInterrupt
     return ended if isinstance(ended, int) else 0
+
+
+def _hint(error: Any) -> str:
+    """What somebody probably looks for who named no command, or wrote ``--epochs 3``."""
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    if hasattr(command, "commands"):
+        return " `cadenza --help` lists them all"
+    if hasattr(error, "option_name") and any(one.name == "overrides" for one in getattr(command, "params", ())):
+        return "; a recipe is changed by key=value, such as fit.epochs=3"
+    return ""

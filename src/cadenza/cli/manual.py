@@ -33,7 +33,7 @@ recipes and overrides are is on the page [Recipes](recipes.md).
 | 0 | it is done |
 | 1 | an error: one message on the error output, without a traceback; `--traceback`, anywhere, shows it |
 | 2 | wrong usage, overrides that cannot be read among it |
-| 130 | Ctrl-C |
+| 130 | Ctrl-C; if the recipe has a `checkpoint`, the run has saved itself, and the message says how to go on |
 | 143 | SIGTERM, if the recipe has a `checkpoint`: the run has saved itself; without one, what Python does |
 
 Nothing is written before everything was checked and built: a recipe that is refused leaves no folder. A run that was

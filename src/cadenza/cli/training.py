@@ -11,6 +11,7 @@ from cadenza.distributed.world import World
 from cadenza.experiment import Experiment
 from cadenza.experiment.records import find_run, run_folders
 from cadenza.experiment.status import read_status
+from cadenza.preemption import Preempted
 from cadenza.recipes import Recipe, RecipeError, load
 
 RECIPE = "recipe.yaml"
@@ -47,7 +48,12 @@ class Job:
         if resume and experiment is None:
             raise UsageError("--resume needs an experiment, which this recipe switched off")
         built = self.recipe.build(experiment=experiment)
-        history = built.fit(resume="auto") if resume else built.fit()
+        try:
+            history = built.fit(resume="auto") if resume else built.fit()
+        except (KeyboardInterrupt, Preempted) as error:
+            if experiment is not None and str(error).startswith("SIG"):  # what Checkpoint says, which saves then
+                _tell_the_way_on(error, experiment)
+            raise
         lines: list[str] = []
         if not World.detect().is_main:
             return ""
@@ -93,6 +99,14 @@ class Job:
         if read_status(own[-1]).get("state") == "running":
             raise RecipeError(f"{own[-1]} is running; --resume goes on with a run that has ended")
         return Experiment.at(own[-1])
+
+
+def _tell_the_way_on(error: KeyboardInterrupt | Preempted, experiment: Experiment) -> None:
+    said = f"{error}; `cadenza train {experiment.folder} --resume` goes on with it"
+    if isinstance(error, Preempted):
+        error.message = said
+    else:
+        error.args = (said,)
 
 
 def stored_recipe(

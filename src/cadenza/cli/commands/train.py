@@ -21,12 +21,13 @@ def train(
     allow: Allow = None,
 ) -> None:
     """Train a recipe. RECIPE may be the folder of a run, whose recipe is then used again."""
+    from cadenza.cli.fitting import fitted, terminal_width
     from cadenza.cli.training import Job
 
     job = Job.of(recipe, overrides or [], imports=imports or [], allow=allow or [])
     if print_config:
         typer.echo(job.recipe.text, nl=False)
     elif dry_run:
-        typer.echo(job.rehearse())
+        typer.echo(fitted(job.rehearse(), terminal_width()))
     elif said := job.train(resume=resume):
         typer.echo(said)
