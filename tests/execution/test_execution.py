@@ -77,6 +77,28 @@ def test_auto_on_the_cpu_is_the_users_own_training_and_says_why() -> None:
     assert "Execution" not in plain.explain()
 
 
+def test_what_auto_does_not_capture_is_stepped_in_the_fused_form_if_that_is_allowed() -> None:
+    trainer, eager = made(execution=Execution("auto", fused=True)), made(execution=Execution(fused=True))
+    assert all(map(torch.equal, weights(trainer), weights(eager)))
+    assert "the device is cpu, and CUDA graphs need a GPU\n  Adam is stepped in torch's fused form" in trainer.explain()
+
+
+def test_a_fused_form_that_there_is_not_is_no_error_of_auto() -> None:
+    allowed = Execution("auto", fused=True)
+    rprop = made(optimizer=torch.optim.Rprop, execution=allowed)
+    assert all(map(torch.equal, weights(rprop), weights(made(optimizer=torch.optim.Rprop, execution="eager"))))
+    assert "fused form" not in rprop.explain()
+    sparse = nn.Sequential(nn.Embedding(9, 3, sparse=True))
+    trainer = Trainer(sparse, torch.optim.SGD(sparse.parameters(), lr=0.1), device="cpu", execution=allowed)
+    assert "fused form" not in trainer.explain()
+
+
+def test_a_mode_that_is_asked_for_by_name_is_said_to_be_refused() -> None:
+    said = made(Looks(), execution="compiled").explain()
+    assert "Execution: compiled\n  a fit is refused: Looks plays before_backward and is not capturable" in said
+    assert "\n  steps of a fit that has begun are played one by one" in said
+
+
 # Who opens a step ---------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from cadenza.execution import eager
 from cadenza.execution.forms import Form, allowed_form, captured_form, compiled_form
 from cadenza.execution.options import Execution
-from cadenza.execution.reasons import cycles_momentum, why_not, why_opened
+from cadenza.execution.reasons import cycles_momentum, may_be_fused, why_not, why_opened
 from cadenza.execution.region import Recorder, Region
 from cadenza.verbs import Verbs
 
@@ -112,6 +112,8 @@ class Executor:
             why = "an fp16 scaler decides on the host whether a step is made"
         if why is not None:
             self._refuse(why)
+            if self.options.fused:  # allowed for eager steps as well
+                self.forms = [allowed_form(one, device, "fused") for one in run.optimizers if may_be_fused(run, one)]
             return
         if self.mode == "compiled":
             from cadenza.execution.tracing import TraceRecorder

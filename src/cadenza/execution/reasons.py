@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch.optim import Optimizer
 
-from cadenza.execution.forms import captured_form, compiled_form, why_no_form, why_no_weights
+from cadenza.execution.forms import KINDS, captured_form, compiled_form, why_no_form, why_no_weights
 from cadenza.execution.options import Execution
 from cadenza.execution.region import inside_points
 from cadenza.points import BEHAVIOURS
@@ -59,6 +59,12 @@ def cycles_momentum(plan: Plan, run: Run) -> bool:
     return owned or any(getattr(scheduler, "cycle_momentum", False) for scheduler in run.schedulers)
 
 
+def may_be_fused(run: Run, optimizer: Optimizer) -> bool:
+    """Whether torch has a fused form for this optimizer and its parameters, so that nothing fails that went before."""
+    plain = not any(group.get("differentiable") for group in optimizer.param_groups)
+    return "fused" in optimizer.defaults and plain and why_no_weights(run.module, [optimizer]) is None
+
+
 def words(plan: Plan) -> list[str]:
     """What ``explain`` says about how steps are executed; nothing for plain eager steps."""
     options, run = plan.executor.options, plan.executor.run
@@ -71,13 +77,20 @@ def words(plan: Plan) -> list[str]:
     if options.mode == "eager":
         return lines
     why = [reason for reason in (why_not(options.mode, plan), why_opened(plan, options.mode)) if reason is not None]
-    why += [one for one in told if one not in why]
+    asked = options.mode != "auto"
+    lines += [f"  {'a fit is refused' if asked else 'steps are played one by one'}: {reason}" for reason in why]
+    if asked and why:
+        lines.append("  steps of a fit that has begun are played one by one as long as that is so")
+    why += (later := [one for one in told if one not in why])
+    lines += [f"  steps are played one by one: {reason}" for reason in later]
     done = "compiled" if options.mode == "compiled" else "captured"
-    lines += [f"  steps are played one by one: {reason}" for reason in why]
     if not why:
         how = "as one region" if run.world_size == 1 else "in two parts, with one message of gradients between them"
         lines.append(f"  forward to zero_grad is {done} {how}, once for each shape of a batch")
-    if why_not(options.mode, plan) is None:
+    if why_not(options.mode, plan) is not None:
+        fused = [type(one).__name__ for one in run.optimizers if options.fused and may_be_fused(run, one)]
+        lines += [f"  {name} is stepped in {KINDS['fused']}" for name in fused]
+    else:
         lines += [f"  {form_words(options, plan, optimizer)}" for optimizer in run.optimizers]
     return lines
 
