@@ -103,9 +103,10 @@ def warn_of_what_never_came(run: Run) -> None:
     """After a whole fit: metrics that somebody follows and nobody measured, and what callbacks have waited for."""
     if run.mode != "fit":
         return
+    whole = run.clock.epochs - (run.stop_reason is not None)  # one that was stopped may have had no validation
     followed = {callback.monitor: callback.name for callback in reversed(run._plan.callbacks) if callback.monitor}
     for metric, who in followed.items():
-        if run.clock.epochs and metric not in run.history:
+        if whole > 0 and metric not in run.history:
             warn(f"{who} watches {unknown_metric(metric, run.metrics)}")
     if run.stop_reason is None:
         for said in filter(None, (callback._waits_for(run) for callback in run._plan.callbacks)):

@@ -156,6 +156,13 @@ def test_a_stage_that_never_came_is_a_warning_at_the_end() -> None:
         made(Watch("val/loss")).fit(tiny_loader(), epochs=1)
 
 
+def test_a_stop_before_the_first_validation_does_not_make_a_metric_unknown() -> None:
+    trainer = made(Watch("val/loss"))
+    trainer.on("after_train_epoch")(lambda run: run.stop("enough"))
+    trainer.fit(tiny_loader(), tiny_loader(8), epochs=2)
+    assert (trainer.clock.epochs, "val/loss" in trainer.history) == (1, False)
+
+
 def test_each_metric_that_was_followed_and_never_came_is_told() -> None:
     """Also where several are followed, so that none of them is the watched one."""
     with pytest.warns(UserWarning, match="watches no metric 'val/loss'") as told:
