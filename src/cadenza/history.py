@@ -179,6 +179,9 @@ class History:
 
     def __getitem__(self, name: str) -> list[float]:
         """The values of one metric: those of the epochs, or if it was only logged in iterations, those."""
+        if not isinstance(name, str):  # who goes over a history asks for 0
+            rows = "the rows are history.epochs and history.iters"
+            raise TypeError(f'a history is read by a metric, such as history["train/loss"], not by {name!r}; {rows}')
         self.settle()
         for kind in ("epoch", "iter"):
             values = [row[name] for row in self.rows if row.kind == kind and name in row]

@@ -54,6 +54,8 @@ def check_callback(callback: object) -> None:
         raise CallbackError(f"{callback.__name__} is a class; put an instance into callbacks: {callback.__name__}()")
     if not isinstance(callback, Callback):
         hint = "; to play one function use trainer.on(point)(function)" if callable(callback) else ""
+        if hasattr(callback, "step") and hasattr(callback, "optimizer"):
+            hint = "; a scheduler is given as Trainer(..., scheduler=...)"
         raise CallbackError(f"{callback!r} is not a callback: derive its class from cadenza.Callback{hint}")
     for cls in type(callback).__mro__:
         if cls not in (*_BASES, object):

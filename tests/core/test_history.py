@@ -286,3 +286,11 @@ def test_a_long_history_is_packed_once_and_comes_back_whole() -> None:
 def test_a_history_says_what_it_holds() -> None:
     assert repr(History()) == "History(0 rows)"
     assert "val/loss" in repr(trained())
+
+
+def test_a_history_is_not_gone_over() -> None:
+    history = History()
+    history.add("epoch", epoch=0)["train/loss"] = 0.5
+    for wrong in (lambda: list(history), lambda: dict(history), lambda: history[-1]):
+        with pytest.raises(TypeError, match=r'history\["train/loss"\], not by .*; the rows are history.epochs'):
+            wrong()

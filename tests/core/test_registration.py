@@ -197,6 +197,11 @@ def test_what_is_no_callback(wrong: Any) -> None:
     assert ("trainer.on" in text) == callable(wrong)
 
 
+def test_a_scheduler_among_the_callbacks_is_told_its_place() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    refused(torch.optim.lr_scheduler.StepLR(optimizer, 1), "is not a callback", "Trainer(..., scheduler=...)")
+
+
 def test_one_instance_twice() -> None:
     recorder = Recorder()
     with pytest.raises(CallbackError, match="Recorder stands twice"):
