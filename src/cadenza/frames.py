@@ -68,6 +68,9 @@ class Pass(Frame):
         self.complete = False
         self.mean = Mean()
         self.rounds: int | None = None
+        self.shared_rounds: int | None = None
+        self.all_have = True
+        """Whether each of many processes has a batch in this round."""
         self.last: Any = GONE
         self.donor: int | None = None
         self.samples_of_all: float | None = None
@@ -107,6 +110,7 @@ class Outside:
     index = -1
     loader: Any = None
     rounds: int | None = None
+    all_have = True
     samples_of_all: float | None = None
 
 

@@ -164,7 +164,10 @@ class Run(Facts):
     def cadence(self, interval: str | Duration) -> Cadence:
         """Tells the loop when a multiple of ``interval`` was passed. A resumed run knows what the loop was told."""
         key = str(Duration.interval(interval))
-        return self._cadences.setdefault(key, Cadence(interval, self.clock))
+        if key not in self._cadences:
+            together = None if self._ensemble is None else self._ensemble.cadence(self, interval)
+            self._cadences[key] = together or Cadence(interval, self.clock)
+        return self._cadences[key]
 
     def epochs(self) -> Iterator[int]:
         """The epochs of this fit."""

@@ -82,16 +82,22 @@ def nan_on_one(action):
         return fitted([guard, counts], mine, epochs=1)
 
 
+class Unsized:
+    """Batches of this rank alone, nobody knows how many."""
+
+    divides_over_ranks = True
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
 def shorter_on_one(strategy, known):
     batches = list(tiny_loader())[: 1 if dist.get_rank() else 3]
-
-    class Unsized:
-        divides_over_ranks = True
-
-        def __iter__(self):
-            return iter(batches)
-
-    return fitted([Accumulate(2)], Mine(batches) if known else Unsized(), strategy=strategy, val=Mine(batches))
+    train = Mine(batches) if known else Unsized(batches)
+    return fitted([Accumulate(2)], train, strategy=strategy, val=Mine(batches))
 
 
 class Slow(Callback):
@@ -198,6 +204,42 @@ def frozen_later():
     return fitted([Freeze("0", until="1 epoch")])
 
 
+def ragged():
+    """Four rounds; in the last one rank 1 has no batch."""
+    return tiny_loader(25, 4)
+
+
+def unsized():
+    return Unsized(list(tiny_loader(32))[: 3 if dist.get_rank() else 4])
+
+
+def validated(train):
+    """After which steps a validation began, if there is one after every second."""
+    seen = []
+
+    class Sees(Callback):
+        def before_val_epoch(self, run):
+            seen.append(run.clock.steps)
+
+    trainer = trainer_with([Sees()])
+    trainer.fit(train(), tiny_loader(), epochs=2, validate_every="2 steps")
+    return seen
+
+
+def validated_alone():
+    """A loop of one's own that validates in a round in which rank 1 has no batch."""
+    try:
+        with trainer_with([]).run(epochs=1) as run:
+            for _ in run.epochs():
+                for _ in run.train(ragged()):
+                    run.train_step()
+                    if run.batch_idx == 3:
+                        for _ in run.validate(tiny_loader()):
+                            run.eval_step()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
 HERE = "rank 1: at before_step or after it (epoch 2, train batch 1) on rank 1"
 """On a slow machine others are written as well: where a rank stood that was only late."""
 
@@ -300,6 +342,9 @@ SCENARIOS = {
     "every sample once": (every_sample_once, ()),
     "forks": (forks_wait, ()),
     "frozen later": (frozen_later, ()),
+    "validated": (validated, (ragged,)),
+    "validated, unknown": (validated, (unsized,)),
+    "validated alone": (validated_alone, ()),
     "hang": (hang, (None,)),
     "sent": (what_is_sent, ()),
 }
@@ -322,6 +367,18 @@ def both(answers, name):
     torch.testing.assert_close(one["weights"], other["weights"], rtol=0, atol=0, equal_nan=True)
     assert max(one["seconds"], other["seconds"]) < 60
     return one, other
+
+
+@pytest.mark.parametrize("name", ["validated", "validated, unknown"])
+def test_all_validate_at_the_same_time(answers, name):
+    """Also if it is time when one of them has no batch."""
+    assert answers[name] == ([2, 4, 6, 8], [2, 4, 6, 8])
+
+
+def test_who_would_validate_alone_is_told(answers):
+    said = "rank 0 opens a pass in a training iteration for which others have no batch"
+    assert said in answers["validated alone"][0]
+    assert answers["validated alone"][1].startswith("RankFailed: rank 0 failed")
 
 
 @pytest.mark.parametrize("name", ["stop", "stop under fsdp", "main, asked by main"])

@@ -15,7 +15,7 @@ from cadenza.distributed.agreement import Agreement
 from cadenza.distributed.failure import Parted, RankFailed, may_be_news, told
 from cadenza.distributed.gradients import Gradients
 from cadenza.distributed.lifeline import Lifeline
-from cadenza.distributed.shadow import donor, keep_step, receive_batch
+from cadenza.distributed.shadow import SharedCadence, donor, keep_step, receive_batch, refuse_lonely_pass
 from cadenza.distributed.standing import Standing, where_it_failed
 from cadenza.distributed.states import collected
 from cadenza.distributed.talk import from_main, gathered, meeting_place, summed
@@ -23,6 +23,7 @@ from cadenza.frames import Pass
 from cadenza.requests import SKIP_BATCH
 
 if TYPE_CHECKING:
+    from cadenza.clock import Cadence, Duration
     from cadenza.distributed.writing import Crew
     from cadenza.run import Run
 
@@ -99,8 +100,12 @@ class Ensemble(Gradients):
     def settle(self, run: Run) -> None:
         """At the boundary of a pass or an epoch, where all come by."""
         self.raise_failure()
+        refuse_lonely_pass(run)
         if self._look(run):
             self.agreement.settle(run)
+
+    def cadence(self, run: Run, interval: str | Duration) -> Cadence:
+        return SharedCadence(interval, run)
 
     # Passes ---------------------------------------------------------------------------------------------------------
 
@@ -111,7 +116,9 @@ class Ensemble(Gradients):
         everyone = gathered((steps, None if length is None else length - this.index - 1))
         rounds = [one[0] for one in everyone]  # a loader that divides itself may give them different numbers
         this.rounds = None if None in rounds else max(rounds)
-        this.donor = donor([one[1] for one in everyone]) if this.training or self.lockstep else None
+        left = [one[1] for one in everyone]
+        this.shared_rounds = None if None in left else this.index + 1 + min(left)
+        this.donor = donor(left) if this.training or self.lockstep else None
         if this.training:
             run.training_state.strategy.refresh(run, self)
 

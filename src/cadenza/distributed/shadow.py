@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from torch import distributed as dist
 from torch.utils._pytree import tree_leaves
 
 from cadenza import decisions
+from cadenza.clock import Cadence, Clock, Duration
 from cadenza.data import Feed, to_device
 from cadenza.data.order import splits_evenly, splits_itself
 from cadenza.distributed.talk import summed
@@ -34,6 +36,7 @@ def keep_step(ensemble: Ensemble, run: Run, this: Pass, found: bool) -> bool:
         return found
     if this.rounds is not None:
         this.samples_of_all = _known_samples(this, ensemble.world.world_size)
+        this.all_have = this.shared_rounds is None or this.index < this.shared_rounds
         if found and this.index >= this.rounds:
             warnings.warn(f"the {this.stage} loader gives more batches than it said; they are left out", stacklevel=2)
             return False
@@ -47,6 +50,29 @@ def keep_step(ensemble: Ensemble, run: Run, this: Pass, found: bool) -> bool:
         if run._asked & (END_EPOCH | STOP) or run.clock.steps >= run._last_step:
             break
     return False
+
+
+class SharedCadence(Cadence):
+    """For what all processes do together in the midst of an epoch, such as a validation: it is put off while one of
+    them has no batch, since that one does not come by."""
+
+    def __init__(self, interval: str | Duration, run: Run) -> None:
+        self._run = weakref.ref(run)
+        super().__init__(interval, run.clock)
+
+    def due(self, clock: Clock) -> bool:
+        run = self._run()
+        return (run is None or run._pass.all_have) and super().due(clock)
+
+
+def refuse_lonely_pass(run: Run) -> None:
+    """Opening a pass in the midst of an iteration would wait for ever if others have no batch in it."""
+    this = run._pass
+    if this.iterating and not this.all_have:
+        raise RuntimeError(
+            f"rank {run.rank} opens a pass in a training iteration for which others have no batch, so they do not come "
+            "by: do it when the epoch ends, or ask run.cadence(...) whether it is time"
+        )
 
 
 def donor(left: list[int | None]) -> int | None:
@@ -84,6 +110,7 @@ def _everyone_ended(ensemble: Ensemble, run: Run, this: Pass, found: bool) -> bo
     """One message a round, for a loader of which nobody knows how many batches it gives each process."""
     samples = run.main.count(run)[0] if found else 0
     having, this.samples_of_all = summed([found, samples], ensemble.place)
+    this.all_have = having == ensemble.world.world_size
     return not having
 
 
