@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, UserDict, defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -223,12 +224,16 @@ def test_every_form_keeps_its_type_when_it_moves() -> None:
         Pair(x, x),
         Record("a", x),
         defaultdict(list, x=x),
+        UserDict(x=x),
+        MappingProxyType({"x": x}),
         [{"x": (x, "t", 3)}],
     ]
     for form in forms:
         moved = to_device(form, META)
         assert type(moved) is type(form)
     assert to_device(Record("a", x), META).x.device == META
+    for form in (UserDict(x=x), MappingProxyType({"x": x}), defaultdict(list, x=x)):
+        assert to_device(form, META)["x"].device == META
     assert to_device([{"x": (x, "t", 3)}], META)[0]["x"][0].device == META
     assert to_device([{"x": (x, "t", 3)}], META)[0]["x"][1:] == ("t", 3)
 

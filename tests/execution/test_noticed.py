@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cadenza import Callback, Run, Trainer
+from cadenza import Callback, MainCallback, Run, Trainer
 from cadenza.callbacks import EMA, Accumulate, GradientClip
 from cadenza.execution import executor, region, tracing
 
@@ -229,6 +230,75 @@ class ReadsArray(Model):
 def test_values_that_are_read_without_torch_knowing_of_it(kind: type[nn.Module]) -> None:
     with pytest.raises(RuntimeError, match=r"reads the value of a tensor on the host.* at .*test_noticed.py:\d+"):
         trained("compiled", module=kind())
+
+
+class Neighbours(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("neighbours", torch.eye(6).to_sparse(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.sparse.mm(self.neighbours, x.t()).t())
+
+
+def test_a_sparse_buffer_is_a_reason_and_no_error() -> None:
+    with pytest.raises(RuntimeError, match="not possible here: 'neighbours' of Neighbours is sparse"):
+        trained("compiled", module=Neighbours())
+
+
+@dataclass(init=False)
+class Answer:
+    logits: Tensor
+
+    def __init__(self, given: Tensor) -> None:
+        self.logits = given
+
+
+class Opaque:
+    def __init__(self, given: Tensor) -> None:
+        self.parts = [{"logits": given}]
+
+
+class Wraps(Model):
+    """Puts what it makes into something else."""
+
+    def __init__(self, kind: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Any:
+        return self.kind(super().forward(x))
+
+
+class OfLogits(MainCallback):
+    capturable = True
+
+    def on_iter_loss(self, run: Run) -> None:
+        given = run.output.parts[0] if isinstance(run.output, Opaque) else run.output
+        logits = given.logits if isinstance(given, Answer) else given["logits"]
+        run.loss = nn.functional.cross_entropy(logits, run.batch[1])
+
+
+@pytest.mark.parametrize("kind", [Answer, lambda made: defaultdict(list, logits=made)], ids=["dataclass", "mapping"])
+def test_outputs_of_any_kind_are_those_of_their_own_step(kind: Callable[[Tensor], Any]) -> None:
+    found: list[list[Any]] = [[], []]
+    for mode, seen in zip(("compiled", "eager"), found, strict=True):
+        trained(
+            mode,
+            OfLogits(),
+            module=Wraps(kind),
+            change=lambda run, seen=seen: seen.append(run.output),
+            at="after_train_iter",
+        )  # type: ignore[misc]
+    for one, other in zip(*found, strict=True):
+        assert type(one) is type(other)
+        parts = [made.logits if isinstance(made, Answer) else made["logits"] for made in (one, other)]
+        torch.testing.assert_close(*parts, rtol=1e-4, atol=1e-5)
+
+
+def test_an_output_whose_tensors_nobody_finds_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="the output is or holds a Opaque, in which tensors cannot be followed"):
+        trained("compiled", OfLogits(), module=Wraps(Opaque))
 
 
 class DrawsItself(Model):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -64,7 +64,7 @@ def _tensors(batch: Any) -> Iterator[Tensor]:
 
 
 def _parts(batch: Any) -> list[Any]:
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return list(batch.values())
     if isinstance(batch, list | tuple):
         return list(batch)

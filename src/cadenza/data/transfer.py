@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor
 def to_device(batch: Any, device: torch.device) -> Any:
     """``batch`` with every tensor in it on ``device``; copies from pinned memory do not wait.
 
-    Dicts, lists, tuples, named tuples and dataclasses keep their type; an object with a ``to`` method is asked to
+    Mappings, lists, tuples, named tuples and dataclasses keep their type; an object with a ``to`` method is asked to
     move itself; anything else is left as it is.
 
     >>> to_device({"x": [torch.ones(2)], "id": "a"}, torch.device("cpu"))
@@ -22,9 +24,9 @@ def to_device(batch: Any, device: torch.device) -> Any:
         return batch.to(device, non_blocking=batch.device.type == "cpu" and batch.is_pinned())
     if callable(getattr(batch, "to", None)):
         return batch.to(device)
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         moved = {key: to_device(value, device) for key, value in batch.items()}
-        return moved if type(batch) is dict else _rebuild_dict(batch, moved)
+        return moved if type(batch) is dict else rebuilt(batch, moved)
     if isinstance(batch, tuple):
         parts = [to_device(value, device) for value in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
@@ -36,11 +38,18 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return batch
 
 
-def _rebuild_dict(original: dict[Any, Any], moved: dict[Any, Any]) -> Any:
-    """A mapping of the type of ``original``: an object that can move itself does, others are rebuilt from a dict."""
+def rebuilt(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """A mapping of the type of ``original`` with other ``items``, a plain dict if there is no way to make one.
+
+    >>> from collections import UserDict, defaultdict
+    >>> rebuilt(UserDict(a=1), {"a": 2}), rebuilt(defaultdict(list, a=1), {"a": 2})
+    ({'a': 2}, defaultdict(<class 'list'>, {'a': 2}))
+    """
     try:
-        return type(original)(moved)
+        return type(original)(items)  # type: ignore[call-arg]
     except TypeError:
-        copy = original.copy()
-        copy.update(moved)
-        return copy
+        if not isinstance(original, MutableMapping):
+            return items
+        made = copy.copy(original)
+        made.update(items)
+        return made

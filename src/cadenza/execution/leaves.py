@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
+from cadenza.data.transfer import rebuilt
+
 _PLAIN = (str, int, float, bool, bytes, type(None))
+_MANY = 10_000
+"""So many objects are looked into for tensors."""
 
 
 class Unknown(TypeError):
@@ -72,8 +78,46 @@ def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return [with_tensors(inner, change) for inner in value]
     if isinstance(value, Mapping):
         changed = {key: with_tensors(inner, change) for key, inner in value.items()}
-        return changed if type(value) is dict else type(value)(changed)  # type: ignore[call-arg]
+        return changed if type(value) is dict else rebuilt(value, changed)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{name: with_tensors(getattr(value, name), change) for name in names})
+        made = copy.copy(value)  # not by its __init__, which may want something else
+        for field in dataclasses.fields(value):
+            object.__setattr__(made, field.name, with_tensors(getattr(value, field.name), change))
+        return made
     return value
+
+
+def what_hides_tensors(value: Any) -> str | None:
+    """The kind of an object in ``value`` that holds tensors where nothing here finds them, if there is one.
+
+    >>> import torch
+    >>> what_hides_tensors({"dice": torch.distributions.Categorical(torch.ones(6))}), what_hides_tensors([1, "a"])
+    ('Categorical', None)
+    """
+    if isinstance(value, (Tensor, *_PLAIN)):
+        return None
+    if isinstance(value, list | tuple):
+        return next((hidden for hidden in map(what_hides_tensors, value) if hidden is not None), None)
+    if isinstance(value, Mapping):
+        return what_hides_tensors(list(value.values()))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return what_hides_tensors([getattr(value, field.name) for field in dataclasses.fields(value)])
+    return type(value).__name__ if _holds_tensor(value) else None
+
+
+def _holds_tensor(value: Any) -> bool:
+    waiting, seen = [value], set[int]()
+    while waiting and len(seen) < _MANY:
+        one = waiting.pop()
+        if isinstance(one, Tensor):
+            return True
+        if id(one) in seen or isinstance(one, (*_PLAIN, type)):
+            continue
+        seen.add(id(one))
+        if isinstance(one, Mapping):
+            waiting += one.values()
+        elif isinstance(one, list | tuple | set | deque):
+            waiting += one
+        else:
+            waiting += getattr(one, "__dict__", {}).values()
+    return False

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from cadenza.execution.forms import KINDS, captured_form, compiled_form, why_no_form, why_no_weights
+from cadenza.execution.kept import modules_of
 from cadenza.execution.options import Execution
 from cadenza.execution.region import inside_points
 from cadenza.points import BEHAVIOURS
@@ -31,7 +34,16 @@ def why_not(mode: str, plan: Plan) -> str | None:
         why = why_no_form(optimizer)
         if why is not None:
             return why
-    return why_no_weights(run.module, run.optimizers)
+    return why_no_weights(run.module, run.optimizers) or _what_is_sparse(modules_of(run))
+
+
+def _what_is_sparse(modules: list[nn.Module]) -> str | None:
+    """A table of a model or a criterion that lies in no single place, such as the neighbours in a graph, if any."""
+    for module in modules:
+        for name, tensor in {**module._parameters, **module._buffers}.items():
+            if tensor is not None and tensor.layout is not torch.strided:
+                return f"{name!r} of {type(module).__name__} is sparse"
+    return None
 
 
 def why_opened(plan: Plan, mode: str) -> str | None:

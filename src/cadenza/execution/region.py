@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import Tensor
 
 from cadenza.callback import Callback
 from cadenza.execution.attributes import look_of
 from cadenza.execution.forms import Form
+from cadenza.execution.holdings import are_the_same, places, settings_of, states_of
 from cadenza.execution.kept import modules_of, parameters_of
-from cadenza.execution.leaves import Unknown, shape_of
+from cadenza.execution.leaves import Unknown, shape_of, what_hides_tensors
 from cadenza.execution.recording import CannotRecord, Recording, Uncompiled
 from cadenza.fields import UNWEIGHTED
 
@@ -74,7 +73,7 @@ class Region:
         inside = _inside(score)
         self.callbacks = tuple(callback for callback in inside if callback.capturable)
         self.deciding = tuple(callback for callback in self.callbacks if _decides(callback))
-        self._settings = [_settings_of(form) for form in forms]
+        self._settings = [settings_of(form) for form in forms]
         self._of_pass: Any = None
         self._modules: list[Any] = []
         self._tables: list[dict[str, Any]] = []
@@ -140,7 +139,7 @@ class Region:
             look = id(run.model), id(run.criterion), look_of(self._modules)
             self._look = self._looks.setdefault(look, len(self._looks))
         buffers = self._buffers_now()
-        if not _are_the_same(buffers, self._left):  # replaced between two steps, and not by the model itself
+        if not are_the_same(buffers, self._left):  # replaced between two steps, and not by the model itself
             self._buffers = self._left = buffers
         return (
             run._held,
@@ -160,9 +159,9 @@ class Region:
     def _look_at_states(self, run: Run) -> None:
         """A recorded step knows the tensors in which its optimizers keep their state. If somebody put others there, or
         none, nothing that is recorded is good any more. Each tensor is looked at once for each pass only."""
-        states = _states_of(self.forms)
-        if _are_the_same(states, self._states) and (
-            run._pass is self._of_pass or _places(states) == self._recorded_states
+        states = states_of(self.forms)
+        if are_the_same(states, self._states) and (
+            run._pass is self._of_pass or places(states) == self._recorded_states
         ):
             return
         self._states = states
@@ -186,6 +185,9 @@ class Region:
         needed = self.warm_ups[0] if not self.recordings else self.warm_ups[1]
         if count <= needed:
             result, why_not = self.recorder.warm_up(run, self.opened, last=count == needed)
+            hides = what_hides_tensors(run._output) if count == 1 else None
+            if hides is not None and why_not is None:
+                why_not = f"the output is or holds a {hides}, in which tensors cannot be followed; a dict would do"
             if why_not is not None:
                 self._close(why_not)
             return result
@@ -204,8 +206,8 @@ class Region:
         except CannotRecord as error:
             return self._give_up(run, str(error))
         self.recordings.setdefault(shape, {})[kind] = recording
-        self._states = _states_of(self.forms)
-        self._recorded_states = _places(self._states)
+        self._states = states_of(self.forms)
+        self._recorded_states = places(self._states)
         return result
 
     def _prepare(self) -> None:
@@ -237,45 +239,6 @@ class Region:
         self.closed = True
         self.recordings.clear()
         self.refuse(why)
-
-
-def _are_the_same(some: list[Any], others: list[Any]) -> bool:
-    return len(some) == len(others) and all(map(is_, some, others))
-
-
-def _states_of(forms: list[Form]) -> list[dict[str, Any]]:
-    return [state for form in forms for state in form.optimizer.state.values()]
-
-
-def _places(states: list[dict[str, Any]]) -> list[int]:
-    """Where the tensors of optimizers lie."""
-    return [value.data_ptr() for state in states for value in state.values() if isinstance(value, Tensor)]
-
-
-def _settings_of(form: Form) -> Callable[[], Hashable]:
-    """Reads the values of an optimizer that a recorded step holds as they are: all but the rates that are tensors."""
-    optimizer, without = form.optimizer, {"lr"}
-    # a rate of the user's that is a tensor is part of the recorded step
-    parts: list[Callable[[dict[str, Any]], Any]] = [
-        lambda group: isinstance(group["lr"], Tensor) and group["lr"].data_ptr()
-    ]
-    if form.kind == "tensor sgd":
-        without.add("momentum")
-        parts.append(lambda group: bool(group["momentum"]))
-    elif form.kind == "tensor momentum" and "betas" in optimizer.defaults:
-        without.add("betas")
-        parts.append(lambda group: group["betas"][1])
-    names = [name for name in optimizer.defaults if name not in without]
-    read = itemgetter(*names, "params")
-
-    def settings() -> Hashable:
-        found: list[Any] = [form.version]
-        for group in optimizer.param_groups:
-            *values, parameters = read(group)
-            found += [*values, len(parameters), *[part(group) for part in parts]]
-        return tuple(found)
-
-    return settings
 
 
 def _inside(score: StageScore) -> list[Callback]:
