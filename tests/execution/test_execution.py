@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cadenza import Callback, Execution, MainCallback, Run, Trainer
 from cadenza.callbacks import EMA, Accumulate, GradientClip, OneCycleSchedule, Precision
+from cadenza.execution.executor import settle
 from cadenza.execution.forms import Form, captured_form, why_no_form, why_no_weights
 from cadenza.execution.leaves import Unknown, shape_of, tensors_of, with_tensors
 from cadenza.execution.reasons import form_words, why_opened
@@ -318,6 +319,25 @@ def test_tf32_is_left_alone_without_a_gpu() -> None:
     trainer.fit(tiny_loader(8), epochs=1)
     assert seen == [precision]
     assert torch.get_float32_matmul_precision() == precision
+
+
+@pytest.mark.parametrize("asked", [True, False, None])
+def test_tf32_is_turned_on_or_off_for_a_gpu_and_put_back(asked: bool | None) -> None:
+    """Torch keeps these settings also where there is no GPU that would follow them."""
+
+    def now() -> tuple[str, bool]:
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+    before = now()
+    trainer = made()
+    run = Run(trainer._training, trainer._plan)
+    run.device = torch.device("cuda")
+    undo = settle(Execution(tf32=asked), run)
+    expected = {True: ("high", True), False: ("highest", False), None: before}
+    assert now() == expected[asked]
+    while undo:
+        undo.pop()()
+    assert now() == before
 
 
 # Shapes -------------------------------------------------------------------------------------------------------------

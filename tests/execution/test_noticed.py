@@ -226,7 +226,15 @@ class ReadsArray(Model):
         return super().forward(x) * float(numpy.asarray(x.detach()).mean())
 
 
-@pytest.mark.parametrize("kind", [ReadsList, pytest.param(ReadsArray, marks=pytest.mark.long)])
+class SplitsByValues(Model):
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = x.tensor_split((x[:, :1] > 0).sum(0))
+        return super().forward(torch.cat([second, first]))
+
+
+@pytest.mark.parametrize(
+    "kind", [ReadsList, *(pytest.param(k, marks=pytest.mark.long) for k in (ReadsArray, SplitsByValues))]
+)
 def test_values_that_are_read_without_torch_knowing_of_it(kind: type[nn.Module]) -> None:
     with pytest.raises(RuntimeError, match=r"reads the value of a tensor on the host.* at .*test_noticed.py:\d+"):
         trained("compiled", module=kind())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from cadenza.execution.recording import first_line
@@ -30,8 +31,12 @@ class ReadingIsAnError(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in _READS:
-            raise HostRead(func.__name__)
+        name = getattr(func, "__name__", "")
+        by_values = name == "tensor_split" and any(
+            isinstance(one, Tensor) for one in (*args[1:], *(kwargs or {}).values())
+        )
+        if name in _READS or by_values:
+            raise HostRead(name)
         return func(*args, **(kwargs or {}))
 
 
