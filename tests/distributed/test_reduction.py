@@ -213,6 +213,29 @@ def reasons():
     return found
 
 
+class Unsized:
+    """Nobody knows how many batches there are, so a window may be open when they end."""
+
+    divides_over_ranks = True
+
+    def __iter__(self):
+        return iter(uneven())
+
+
+class OwnForward(MainCallback):
+    def __init__(self, name):
+        self.called = name
+
+    def on_iter_forward(self, run):
+        run.output = getattr(run, self.called)(run.batch[0])
+
+
+def past_the_model():
+    """Weights of a training whose forward calls the module itself, and of one that calls what it should."""
+    found = [fitted([Apart(), Accumulate(2), OwnForward(name)], Unsized()) for name in ("module", "model")]
+    return [one["error"] or one["weights"] for one in found]
+
+
 OTHERS = {
     "refused": (refused, ()),
     "without gradient": (without_gradient, ()),
@@ -222,6 +245,7 @@ OTHERS = {
     "counted": (counted, ()),
     "kept in turns": (kept_in_turns, ()),
     "left behind": (left_behind, ()),
+    "past the model": (past_the_model, ()),
     "reasons": (reasons, ()),
 }
 
@@ -278,6 +302,13 @@ def test_the_next_fit_does_not_notice(answers):
     for rank in range(2):
         usual, apart = answers[rank]["left behind"]
         assert all(torch.equal(one, other) for one, other in zip(usual, apart, strict=True))
+
+
+def test_a_forward_that_calls_the_module_itself_is_put_together_as_well(answers):
+    for rank in range(2):
+        past, through = answers[rank]["past the model"]
+        assert torch.equal(past, through)
+        assert torch.equal(past, answers[0]["past the model"][0])
 
 
 def test_why_not_is_said(answers):

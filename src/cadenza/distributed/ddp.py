@@ -141,10 +141,10 @@ def note_trained(module: nn.Module, ensemble: Ensemble) -> None:
     ensemble.frozen = {name: one for name, one in module.named_parameters() if not one.requires_grad}
 
 
-def refuse_thawed(ensemble: Ensemble) -> None:
+def refuse_thawed(ensemble: Ensemble, run: Run) -> None:
     """Gradients of what was frozen when a training pass began are not put together in it."""
     thawed = next((name for name, one in ensemble.frozen.items() if one.requires_grad), None)
-    if thawed is not None:
+    if thawed is not None and run._pass.iterating:
         raise RuntimeError(
             f"{thawed} is trained from the midst of an epoch on, but DDP puts together the gradients of what is "
             "trained at its beginning, so the processes would drift apart: change requires_grad between two epochs "
@@ -178,7 +178,7 @@ class Wrapped(DistributedDataParallel):
         run = self.ensemble.run
         if not torch.is_grad_enabled() or run is None or run.stage != "train":
             return self.inner(*inputs, **named)
-        refuse_thawed(self.ensemble)
+        refuse_thawed(self.ensemble, run)
         self.require_backward_grad_sync = self.ensemble.syncs(run)
         return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
 
@@ -196,6 +196,6 @@ class Unwrapped(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         run = self.ensemble.run
         if torch.is_grad_enabled() and run is not None and run.stage == "train":
-            refuse_thawed(self.ensemble)
+            refuse_thawed(self.ensemble, run)
             self.ensemble.syncs(run)
         return self.module(*inputs, **named)

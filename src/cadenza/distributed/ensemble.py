@@ -135,7 +135,7 @@ class Ensemble(Gradients):
         if this.score.plan.declared & SKIP_BATCH:
             self.skip(run, SKIP_BATCH)
         if this.training and not run._asked & SKIP_BATCH:
-            self.share_buffers()
+            self.prepare(run)
 
     def count(self, run: Run, this: Pass, samples: int, tokens: int) -> None:
         """Counts a batch. The clock counts the samples of all; what this process cannot know is put right at the end of

@@ -104,10 +104,12 @@ class Gradients:
         if not self.synced and isinstance(this, Pass):
             settle_held(self, run, this)
 
-    def share_buffers(self) -> None:
-        """Before a step whose forward does not do that, since it may be recorded."""
+    def prepare(self, run: Run) -> None:
+        """Before a step: does what the forward does not, since that may be recorded."""
         if self.buffers is not None and self.synced:
             self.buffers.share()
+        if self.reduction is not None:
+            self.syncs(run)  # a forward of the user's own need not call what would ask
 
     def has_even_share(self, run: Run) -> bool:
         """Whether this process has as many samples in this round as the others on average."""

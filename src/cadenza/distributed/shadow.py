@@ -134,7 +134,7 @@ def play_along(ensemble: Ensemble, run: Run, this: Pass) -> None:
         if run._asked & SKIP_BATCH:
             pass
         elif this.training:
-            _train_onnothing(run, this)
+            _train_on_nothing(run, this)
         else:
             with torch.no_grad(), rng_kept(run.device), _buffers_kept(run.module):
                 run.main.on_pred_forward(run)
@@ -150,7 +150,7 @@ def play_along(ensemble: Ensemble, run: Run, this: Pass) -> None:
     run._asked &= ~OF_ITERATION
 
 
-def _train_onnothing(run: Run, this: Pass) -> None:
+def _train_on_nothing(run: Run, this: Pass) -> None:
     with _buffers_kept(run.module):
         with rng_kept(run.device):
             run.main.on_train_forward(run)
@@ -191,7 +191,7 @@ def _buffers_kept(module: nn.Module) -> Iterator[None]:
 def settle_held(ensemble: Gradients, run: Run, this: Pass) -> None:
     """Gradients that were held for a batch that never came were not put together: a backward of nothing does it."""
     fields, asked, holds = run._fields(), run._asked, ensemble.holds
-    ensemble.empty, ensemble.holds = True, None
+    ensemble.empty, ensemble.holds, ensemble.synced = True, None, True
     run._asked &= ~OF_ITERATION
     try:
         if run._batch is GONE:
