@@ -1,11 +1,11 @@
 """Training passes without a step: of a fit that counts steps they have no end, and in a loop of the user's own they
-mean that somebody steps past the run."""
+mean that somebody steps past the run. And steps of such a loop that change nothing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cadenza.requests import STOP
+from cadenza.requests import SKIP_BACKWARD, SKIP_BATCH, STOP
 from cadenza.telling import warn
 
 if TYPE_CHECKING:
@@ -43,6 +43,16 @@ def check_idle(run: Run, this: Pass) -> None:
             f"{run._idle} batches in a row made no step, so the {run.num_steps} steps would never be reached: all were "
             "skipped or dropped, or a loop of your own steps without run.step()"
         )
+
+
+def check_gradients(run: Run) -> None:
+    """In the first batch of a pass, where a loop of the user's own makes a step: tells if there is nothing for it."""
+    first = run.stage == "train" and run.clock.steps == run._began[1]
+    if not first or run._stepped_itself or run._asked & (SKIP_BATCH | SKIP_BACKWARD):
+        return
+    groups = [group["params"] for optimizer in run.optimizers for group in optimizer.param_groups]
+    if run._plan.is_default("on_iter_step") and all(one.grad is None for group in groups for one in group):
+        warn("run.step() finds no gradients, so it changes no weight; call run.backward() before it")
 
 
 def _versions(run: Run) -> list[int]:

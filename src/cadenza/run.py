@@ -19,6 +19,7 @@ from cadenza.fields import NOTHING, UNWEIGHTED
 from cadenza.frames import Epoch, Frame, Outside, Pass
 from cadenza.hints import hint
 from cadenza.history import History, Metrics
+from cadenza.idle import check_gradients
 from cadenza.points import Point
 from cadenza.requests import SAVED
 from cadenza.spans import Exits, note
@@ -229,6 +230,8 @@ class Run(Facts):
     def step(self) -> bool:
         """The step and zero_grad spans."""
         try:
+            if self._pass.index == 0:
+                check_gradients(self)
             return self._verbs.step(self)
         except BaseException as error:
             self._fail_in("step", error)

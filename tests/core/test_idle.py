@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 from torch.optim import SGD
 
-from cadenza import Callback, Trainer
+from cadenza import Callback, MainCallback, Trainer
 from cadenza.callbacks import Accumulate
 from cadenza.testing import tiny_classifier, tiny_loader
 
@@ -82,3 +82,53 @@ def test_a_few_epochs_without_a_step_are_no_matter() -> None:
     trainer.fit(list(tiny_loader())[:1], steps=5)
     assert trainer.clock.steps == 5
     assert trainer.clock.epochs >= 24
+
+
+def in_verbs(trainer: Trainer, body: Any) -> None:
+    with trainer.run(epochs=2) as run:
+        for _ in run.epochs():
+            for _batch in run.train(tiny_loader()):
+                body(run)
+
+
+def test_a_step_without_a_backward_is_told_once() -> None:
+    with pytest.warns(UserWarning, match=r"run\.step\(\) finds no gradients.*call run\.backward\(\)") as told:
+        in_verbs(made(), lambda run: (run.forward(), run.step()))
+    assert [one.filename for one in told] == [__file__]
+
+
+class OwnStep(MainCallback):
+    def on_iter_step(self, run: Any) -> None:
+        pass
+
+
+class OwnBackward(MainCallback):
+    def on_iter_backward(self, run: Any) -> None:
+        run.loss.backward()
+        by_hand(run)
+
+
+class SkipBackward(Callback):
+    def after_loss(self, run: Any) -> None:
+        run.skip_backward()
+
+
+def own_loss(run: Any) -> None:
+    run.loss = nn.functional.cross_entropy(run.model(run.inputs), run.targets)
+    run.loss.backward()
+    run.step()
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "body"),
+    [
+        ([OwnStep()], lambda run: (run.forward(), run.step())),
+        ([], own_loss),
+        *(([callback], None) for callback in (OwnBackward(), SkipBackward(), SkipAll(), Accumulate(2))),
+    ],
+    ids=["own step", "own loss", "own backward", "no backward", "no step", "held"],
+)
+def test_a_step_that_needs_no_gradients_or_has_them_is_left_alone(callbacks: list[Callback], body: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        in_verbs(made(*callbacks), body or (lambda run: (run.forward(), run.backward(), run.step())))
