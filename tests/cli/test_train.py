@@ -223,6 +223,18 @@ def test_without_a_checkpoint_sigterm_is_pythons_own(here):
     assert subprocess.run(words, capture_output=True, cwd=here).returncode == -signal.SIGTERM
 
 
+def test_a_resume_that_finds_nothing_says_so_and_begins(here, capsys):
+    told = "cadenza: nothing was saved yet to go on from, so the training begins anew\n"
+    words = ["train", "digits", "fit.epochs=1", "~callbacks.progress"]
+    assert main([*words, "--resume"]) == 0
+    assert capsys.readouterr().err == told
+    assert main([*words, "--resume"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main([*words, "~callbacks.checkpoint"]) == 0
+    assert main([*words, "--resume"]) == 0
+    assert capsys.readouterr().err == told
+
+
 def test_a_run_named_by_its_folder_goes_on(here):
     assert main(["train", "digits", *QUICK, "~callbacks.one_cycle_schedule"]) == 0
     assert main(["train", str(newest()), "fit.epochs=3", "--resume"]) == 0

@@ -37,7 +37,8 @@ recipes and overrides are is on the page [Recipes](recipes.md).
 | 143 | SIGTERM, if the recipe has a `checkpoint`: the run has saved itself; without one, what Python does |
 
 Nothing is written before everything was checked and built: a recipe that is refused leaves no folder. A run that was
-ended by a signal, or killed, goes on with `--resume` to the same weights as if nothing had happened.
+ended by a signal, or killed, goes on with `--resume` to the same weights as if nothing had happened. Where nothing was
+saved yet, it says so and begins.
 
 In a terminal lists are folded to its width, or to what `COLUMNS` says. In a file or a pipe every line stays whole.
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cadenza.callback import Callback
+from cadenza.callbacks import Checkpoint
 from cadenza.cli.errors import UsageError
 from cadenza.distributed.world import World
 from cadenza.experiment import Experiment
@@ -48,6 +51,8 @@ class Job:
         if resume and experiment is None:
             raise UsageError("--resume needs an experiment, which this recipe switched off")
         built = self.recipe.build(experiment=experiment)
+        if resume:
+            _tell_if_anew(built.trainer.callbacks, experiment)
         try:
             history = built.fit(resume="auto") if resume else built.fit()
         except (KeyboardInterrupt, Preempted) as error:
@@ -99,6 +104,13 @@ class Job:
         if read_status(own[-1]).get("state") == "running":
             raise RecipeError(f"{own[-1]} is running; --resume goes on with a run that has ended")
         return Experiment.at(own[-1])
+
+
+def _tell_if_anew(callbacks: Sequence[Callback], experiment: Experiment | None) -> None:
+    """Says so if there is nothing to go on from; that is no error, so that the first start may say --resume, too."""
+    saver = next((callback for callback in callbacks if isinstance(callback, Checkpoint)), None)
+    if saver is not None and World.detect().is_main and not saver.shelf(experiment).names():
+        print("cadenza: nothing was saved yet to go on from, so the training begins anew", file=sys.stderr)
 
 
 def _tell_the_way_on(error: KeyboardInterrupt | Preempted, experiment: Experiment) -> None:
