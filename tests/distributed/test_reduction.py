@@ -230,6 +230,10 @@ class OwnForward(MainCallback):
         run.output = getattr(run, self.called)(run.batch[0])
 
 
+def past_the_wrapper():
+    return fitted([OwnForward("module")])["error"]
+
+
 def past_the_model():
     """Weights of a training whose forward calls the module itself, and of one that calls what it should."""
     found = [fitted([Apart(), Accumulate(2), OwnForward(name)], Unsized()) for name in ("module", "model")]
@@ -246,6 +250,7 @@ OTHERS = {
     "kept in turns": (kept_in_turns, ()),
     "left behind": (left_behind, ()),
     "past the model": (past_the_model, ()),
+    "past the wrapper": (past_the_wrapper, ()),
     "reasons": (reasons, ()),
 }
 
@@ -280,6 +285,7 @@ def test_who_is_asked_to_stop_by_one_stops(answers):
         ("without gradient", "unused.weight has no gradient"),
         ("without gradient", "find_unused_parameters=True"),
         ("stepped too soon", "so putting the gradients of all processes together would come too late"),
+        ("past the wrapper", "the forward did not call run.model"),
         ("thawed", "0.weight is trained from the midst of an epoch on"),
         ("thawed apart", "0.weight is trained from the midst of an epoch on"),
     ],

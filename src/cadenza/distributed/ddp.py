@@ -168,6 +168,8 @@ class Wrapped(DistributedDataParallel):
 
     ensemble: Ensemble
     inner: Callable[..., Any]
+    called = -1
+    """The round in which it was called last."""
 
     def __init__(self, module: torch.nn.Module, ensemble: Ensemble, **options: Any) -> None:
         super().__init__(module, **options)
@@ -179,6 +181,7 @@ class Wrapped(DistributedDataParallel):
         if not torch.is_grad_enabled() or run is None or run.stage != "train":
             return self.inner(*inputs, **named)
         refuse_thawed(self.ensemble, run)
+        self.called = run._pass.index
         self.require_backward_grad_sync = self.ensemble.syncs(run)
         return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ class Gradients:
     world: World
     place: torch.device
     agreement: Agreement
+    model: Any
 
     def __init__(self) -> None:
         self.ride: Ride | None = None
@@ -49,6 +50,14 @@ class Gradients:
         holds = run._asked & HOLD_STEP or (self.holds is not None and self.holds())
         self.synced = last or not holds
         return self.synced
+
+    def refuse_passed_by(self, run: Run) -> None:
+        """Before a backward: where the gradients are put together by what is called, it must have been called."""
+        if getattr(self.model, "called", run._pass.index) != run._pass.index:
+            raise RuntimeError(
+                "the forward did not call run.model, which puts the gradients of all processes together, so they would "
+                "drift apart: call run.model in it, not run.module or parts of it"
+            )
 
     def carry(self, run: Run, loss: Tensor) -> Tensor:
         """``loss`` with what this process has to say."""

@@ -72,6 +72,7 @@ def _over_ranks(score: StageScore, behaviour: Callable[[Run], object]) -> Callab
     def back_propagate(run: Run) -> None:
         ensemble = run._ensemble
         assert ensemble is not None
+        ensemble.refuse_passed_by(run)
         plain = run._loss
         weighted = ensemble.weighted(run, share=not weighs_itself)
         if run.scaler is not None:
