@@ -87,7 +87,8 @@ def test_a_jsonl_file_has_a_row_a_line_and_no_number_that_json_does_not_know():
 def test_a_txt_file_is_to_be_read():
     fitted(HistoryFile("h.txt"), Log("a", 0.125))
     first, second = Path("h.txt").read_text().splitlines()
-    assert first.startswith("epoch 0  step 3  batch 3  train/loss ")
+    assert first.startswith("epoch 1  step 3  batch 3  train/loss ")
+    assert second.startswith("epoch 2  step 6  batch 6  train/loss ")
     assert "  a 0.1250" in second
 
 

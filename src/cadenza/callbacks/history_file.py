@@ -35,11 +35,11 @@ class HistoryFile(Callback, Faults):
     file of another training that is in the way is kept: it becomes ``history.1.csv``.
 
     ``path`` is the file; it ends in csv, tsv, jsonl (where NaN is the text "NaN") or txt (lines to read, with four
-    digits). Without it, the file is ``history.csv`` in the folder of the run's experiment, else in ``runs``;
-    ``format`` chooses another ending there. ``rows`` is "epoch" for one row an epoch, "iter" for those of iterations in
-    which something was logged and of validations within an epoch, or "all". Rows of iterations are read from the device
-    and written ``flush_every`` at a time, and at the end of the epoch. With ``on_error="warn"`` a failure to write
-    switches it off with a warning; otherwise it ends the run.
+    digits, and the epoch counted from 1). Without it, the file is ``history.csv`` in the folder of the run's
+    experiment, else in ``runs``; ``format`` chooses another ending there. ``rows`` is "epoch" for one row an epoch,
+    "iter" for those of iterations in which something was logged and of validations within an epoch, or "all". Rows of
+    iterations are read from the device and written ``flush_every`` at a time, and at the end of the epoch. With
+    ``on_error="warn"`` a failure to write switches it off with a warning; otherwise it ends the run.
 
     >>> import cadenza, tempfile, torch
     >>> from pathlib import Path
@@ -51,8 +51,8 @@ class HistoryFile(Callback, Faults):
     ...     trainer = cadenza.Trainer(model, sgd, loss, callbacks=[file], device="cpu")
     ...     history = trainer.fit(tiny_loader(), epochs=2)
     ...     print((Path(folder) / "history.txt").read_text())  # doctest: +ELLIPSIS
-    epoch 0  step 3  batch 3  train/loss ...
-    epoch 1  step 6  batch 6  train/loss ...
+    epoch 1  step 3  batch 3  train/loss ...
+    epoch 2  step 6  batch 6  train/loss ...
     """
 
     order = Order.REPORT
@@ -153,8 +153,14 @@ class HistoryFile(Callback, Faults):
         found = []
         for row in rows:
             kind = {"kind": row.kind} if self.rows == "all" else {}
-            found.append({**kind, **row.at, **{name: next(values) for name in row.raw()}})
+            at = _to_read(row.at) if self.format == "txt" else row.at
+            found.append({**kind, **at, **{name: next(values) for name in row.raw()}})
         return found
+
+
+def _to_read(at: dict[str, Any]) -> dict[str, Any]:
+    """Where a row stands, for people, who count epochs from 1."""
+    return {name: value + 1 if name == "epoch" else value for name, value in at.items()}
 
 
 def _free_name(path: Path) -> Path:
