@@ -79,3 +79,45 @@ def test_what_may_be_right_is_not_reported(body: str) -> None:
 def test_what_the_file_sets_elsewhere_is_not_reported(elsewhere: str) -> None:
     other = f"class Other(Callback):\n    def before_run(self, run):\n        {elsewhere}\n"
     assert messages(player("after_epoch", "run.sav()") + other) == []
+
+
+LOOP = """
+def helper(run):
+    run.bakward()
+
+trainer = Trainer(model, optimizer)
+with trainer.run(epochs=3) as run:
+    for _ in run.epochs():
+        for batch in run.train(loader):
+            BODY
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("run.tain_step()", "the loop calls run.tain_step(), which a run does not have; did you mean run.train_step?"),
+        (
+            "helper(run)",
+            "helper, called from the loop, calls run.bakward(), which a run does not have; did you mean run.backward?",
+        ),
+        ("if run.forward() and run.optimiser: run.step()", "the loop reads run.optimiser, which a run does not have"),
+    ],
+)
+def test_it_is_found_in_a_loop_of_ones_own(body: str, told: str) -> None:
+    (found,) = messages(LOOP.replace("BODY", body))
+    assert found.startswith(told)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        LOOP.replace("BODY", "run.train_step()"),
+        LOOP.replace("BODY", "run.loss = run.model(batch).sum(); run.backward() and run.step()"),
+        LOOP.replace("BODY", "run.teacher.predict(batch)"),
+        LOOP.replace("trainer = Trainer(", "import other\ntrainer = other.Trainer(").replace("BODY", "run.tain_step()"),
+        LOOP.replace("trainer.run(", "mlflow.run(").replace("BODY", "run.log_metric('a', 1)"),
+    ],
+)
+def test_a_right_loop_is_not_reported(source: str) -> None:
+    assert messages(source) == []

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from cadenza.cli.checking.classes import families
 from cadenza.cli.checking.lives import Lives, players
+from cadenza.cli.checking.loops import check_loops
 from cadenza.cli.checking.names import Names
 from cadenza.cli.checking.registrations import check_callbacks_given, check_declarations
 from cadenza.cli.checking.shapes import Remark, check_classes, check_given
@@ -72,6 +73,7 @@ def _remarks(tree: ast.Module) -> Iterator[Remark]:
     for one in given:
         yield from check_given(one)
     yield from Lives(list(players(names, classes, given)), _adjusts_lr_in_iterations(names), own).remarks()
+    yield from check_loops(names, own)
 
 
 def _adjusts_lr_in_iterations(names: Names) -> bool:
