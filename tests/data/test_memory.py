@@ -23,6 +23,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     default_collate,
 )
+from torch.utils.data._utils import collate
 
 import cadenza
 from cadenza.data import Feed, TensorLoader, plain, prepare, why_not_in_memory
@@ -204,6 +205,16 @@ def test_what_forbids_it(loader: Any, reason: str) -> None:
     assert said is not None
     assert reason in said
     assert prepare(made) is made
+
+
+def test_another_way_to_collate_tensors_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def summed(samples: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
+        return torch.stack(samples).sum(0)
+
+    loader = DataLoader(TensorDataset(torch.arange(4)), batch_size=4)
+    monkeypatch.setitem(collate.default_collate_fn_map, torch.Tensor, summed)
+    assert "default_collate was told" in str(why_not_in_memory(loader))
+    assert [batch[0].item() for batch in prepare(loader)] == [6]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what holds without a CUDA device")

@@ -18,6 +18,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     default_collate,
 )
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from cadenza.data.mapped import MapFeed
 from cadenza.data.order import Order
@@ -56,6 +57,8 @@ def why_not_in_memory(loader: Any) -> str | None:
         return "it makes no batches: batch_size=None"
     if loader.collate_fn is not default_collate:
         return "it has a collate_fn of its own"
+    if default_collate_fn_map.get(Tensor) is not collate_tensor_fn:
+        return "default_collate was told to put tensors together in another way"
     if type(loader.batch_sampler) is not BatchSampler or type(loader.batch_sampler.sampler) not in _SAMPLERS:
         return "its order is made by a sampler that is not one of torch's own"
     if loader.pin_memory and not torch.cuda.is_available():
