@@ -240,6 +240,19 @@ def validated_alone():
         return f"{type(error).__name__}: {error}"
 
 
+def asked_alike_by_one():
+    """In the fourth round rank 1 has no batch, and does not play this point."""
+
+    class Stops(Callback):
+        agree = "same"
+
+        def after_train_iter(self, run):
+            if run.batch_idx == 3:
+                run.stop()
+
+    return fitted([Stops()], ragged())["error"]
+
+
 HERE = "rank 1: at before_step or after it (epoch 2, train batch 1) on rank 1"
 """On a slow machine others are written as well: where a rank stood that was only late."""
 
@@ -345,6 +358,7 @@ SCENARIOS = {
     "validated": (validated, (ragged,)),
     "validated, unknown": (validated, (unsized,)),
     "validated alone": (validated_alone, ()),
+    "asked alike by one": (asked_alike_by_one, ()),
     "hang": (hang, (None,)),
     "sent": (what_is_sent, ()),
 }
@@ -373,6 +387,12 @@ def both(answers, name):
 def test_all_validate_at_the_same_time(answers, name):
     """Also if it is time when one of them has no batch."""
     assert answers[name] == ([2, 4, 6, 8], [2, 4, 6, 8])
+
+
+def test_who_asks_alike_where_others_do_not_play_is_told(answers):
+    said = 'Stops asked run.stop() with agree = "same" in a round for which other processes have no batch'
+    assert said in answers["asked alike by one"][0]
+    assert answers["asked alike by one"][1].startswith("RankFailed: rank 0 failed")
 
 
 def test_who_would_validate_alone_is_told(answers):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 _RULES = ("any", "all", "main")
+_PLAYED_ALONG = ("backward", "step", "zero_grad")
 
 
 class Agreement:
@@ -34,6 +35,7 @@ class Agreement:
         who = run._playing
         rule = "any" if who is None else who.agree
         if rule == "same":
+            refuse_unheard(run, request)
             take(run, request, reason)
         elif rule == "main" and self.rank != 0:
             return
@@ -102,6 +104,19 @@ class Agreement:
 
     def end_iteration(self) -> None:
         self._skips.clear()
+
+
+def refuse_unheard(run: Run, request: str) -> None:
+    """A process without a batch plays the points of backward and step alone: at the others it does not ask alike."""
+    this, at = run._pass, run._at
+    ends_anyway = request == "end_epoch" and this.rounds is not None and this.index + 1 >= this.rounds
+    if this.all_have or not this.iterating or ends_anyway or (at is not None and at.span in _PLAYED_ALONG):
+        return
+    who, where = run._playing.name if run._playing else "the body of the loop", at.name if at else "here"
+    raise RuntimeError(
+        f'{who} asked run.{request}() with agree = "same" in a round for which other processes have no batch; they do '
+        f'not play {where}, so they do not ask alike and would wait for ever: declare agree = "any"'
+    )
 
 
 def take(run: Run, request: str, reason: str | None) -> None:
