@@ -67,19 +67,18 @@ class Gradients:
 
     def after_backward(self, run: Run) -> None:
         if self.reduction is not None:
-            whole = self.reduction.whole
             if self.synced:
-                self.reduction.reduce(lambda: self._say(run), lambda heard: self._hear(run, heard, whole))
+                self.reduction.reduce(lambda: self._say(run), lambda heard: self._hear(run, heard))
         elif self.ride is not None and (heard := self.ride.take_off()) is not None:
-            self._hear(run, heard, self.ride.whole)
+            self._hear(run, heard)
 
     def _say(self, run: Run) -> list[float]:
         """Whether this process asks for anything, and on rank 0 the time."""
         return [float(self.agreement.untold), run.clock.wall if self.world.is_main else 0.0]
 
-    def _hear(self, run: Run, heard: list[float], whole: bool) -> None:
+    def _hear(self, run: Run, heard: list[float]) -> None:
         self._asked_in_ride = heard[0] > 0
-        if whole:
+        if heard[1]:  # it is 0 if the gradients are of a type that cannot carry it
             run.clock.agreed = heard[1]
 
     def weighted(self, run: Run, *, share: bool) -> Tensor:

@@ -30,10 +30,12 @@ class Reduction:
         for parameter in module.parameters():
             if parameter.requires_grad:
                 kinds.setdefault(parameter.dtype, []).append(parameter)
+        if not kinds:
+            raise RuntimeError("no parameter is trained, so there are no gradients to put together: leave some trained")
         sorts = sorted(kinds, key=lambda dtype: (dtype.is_complex, not carries_seconds(dtype)))
         self._messages = [Message(kinds[dtype], NUMBERS if i == 0 else 0) for i, dtype in enumerate(sorts)]
         self._numbers = self._messages[0].flat[-NUMBERS:]
-        self.whole = carries_seconds(self._numbers.dtype)
+        self._whole = carries_seconds(self._numbers.dtype)
 
     @torch.no_grad()
     def reduce(self, say: Callable[[], list[float]], hear: Callable[[list[float]], None]) -> None:
@@ -61,7 +63,7 @@ class Reduction:
         numbers = self._numbers
         if self.ears.will_hear(numbers):
             asks, seconds = say()
-            numbers.copy_(on_device([asks, seconds if self.whole else 0.0], numbers), non_blocking=True)
+            numbers.copy_(on_device([asks, seconds if self._whole else 0.0], numbers), non_blocking=True)
         for message in self._messages:
             dist.all_reduce(message.flat)
         heard = self.ears.hear(numbers)

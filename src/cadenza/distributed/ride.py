@@ -90,14 +90,14 @@ class Ride:
 
     def __init__(self, carrier: Carrier, world_size: int) -> None:
         self.carrier, self.world_size = carrier, world_size
-        self.whole = carries_seconds(carrier.numbers.dtype)
+        self._whole = carries_seconds(carrier.numbers.dtype)
         self._ears = Ears()
 
     def put_on(self, loss: Tensor, asks: float, seconds: float) -> Tensor:
         """``loss``, whose backward also carries these numbers."""
         numbers = self.carrier.numbers
         if self._ears.will_hear(numbers):
-            load = on_device([asks, seconds if self.whole else 0.0], numbers)
+            load = on_device([asks, seconds if self._whole else 0.0], numbers)
         else:
             load = torch.zeros_like(numbers)
         carried: Tensor = _Carry.apply(loss, numbers, load)  # type: ignore[no-untyped-call]
