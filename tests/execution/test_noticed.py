@@ -240,6 +240,22 @@ def test_values_that_are_read_without_torch_knowing_of_it(kind: type[nn.Module])
         trained("compiled", module=kind())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(torch.jit.script, marks=pytest.mark.long, id="script"),
+        pytest.param(lambda inner: torch.jit.trace(inner, torch.zeros(8, 6)), id="trace"),
+    ],
+)
+def test_scripted_and_traced_models(make: Callable[[nn.Module], nn.Module]) -> None:
+    def module() -> nn.Module:
+        torch.manual_seed(0)
+        return make(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))
+
+    same(lambda mode: trained(mode, module=module()))
+
+
 class Neighbours(Model):
     def __init__(self) -> None:
         super().__init__()

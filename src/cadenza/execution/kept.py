@@ -32,7 +32,7 @@ class Kept:
         self.states = [{p: dict(state) for p, state in optimizer.state.items()} for optimizer in run.optimizers]
         self.attributes = [(one, dict(vars(one))) for one in modules_of(run)]
         self.contents = [(one, name, held, content(held)) for one in modules_of(run) for name, held in containers(one)]
-        self.tables = [(one, {name: dict(vars(one)[name]) for name in TABLES[:2]}) for one in modules_of(run)]
+        self.tables = [(one, _tables_of(one)) for one in modules_of(run)]
         self.generators = [(*held, state_of(held[-1])) for held in generators_of(modules_of(run))]
         self.callbacks = [(one, {k: _copied(v) for k, v in vars(one).items()}) for one in callbacks]
         self.rng = rng_state(run.device)
@@ -128,6 +128,12 @@ def parameters_of(run: Run) -> list[Tensor]:
     found: dict[int, Tensor] = {id(p): p for p in run.module.parameters()}
     found.update({id(p): p for group in groups for p in group["params"]})
     return list(found.values())
+
+
+def _tables_of(module: nn.Module) -> dict[str, dict[str, Any]]:
+    """Its parameters and buffers; those of a scripted module cannot be replaced, so nothing is kept of them."""
+    tables = {name: vars(module).get(name) for name in TABLES[:2]}
+    return {name: dict(table) for name, table in tables.items() if isinstance(table, dict)}
 
 
 def modules_of(run: Run) -> list[nn.Module]:
