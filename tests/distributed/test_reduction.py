@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from cadenza import Callback, MainCallback, launch
+from cadenza import Callback, MainCallback, Trainer, launch
 from cadenza.callbacks import Accumulate, Freeze, GradientClip
 from cadenza.distributed import DDP
 from cadenza.testing import tiny_classifier, tiny_loader
@@ -240,7 +241,30 @@ def past_the_model():
     return [one["error"] or one["weights"] for one in found]
 
 
+class Scaled(nn.Module):
+    """A criterion that has something to learn."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, outputs, targets):
+        return nn.functional.cross_entropy(outputs * self.scale, targets)
+
+
+def strangers():
+    """What is said of parameters that are not in the model."""
+    model, criterion = tiny_classifier(), Scaled()
+    sgd = torch.optim.SGD([*model.parameters(), *criterion.parameters()], lr=0.1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with Trainer(model, sgd, criterion, device="cpu", strategy="ddp").run(epochs=1):
+            pass
+    return [str(one.message) for one in said]
+
+
 OTHERS = {
+    "strangers": (strangers, ()),
     "refused": (refused, ()),
     "without gradient": (without_gradient, ()),
     "stepped too soon": (stepped_too_soon, ()),
@@ -315,6 +339,12 @@ def test_a_forward_that_calls_the_module_itself_is_put_together_as_well(answers)
         past, through = answers[rank]["past the model"]
         assert torch.equal(past, through)
         assert torch.equal(past, answers[0]["past the model"][0])
+
+
+def test_parameters_that_are_not_in_the_model_are_told_of(answers):
+    (said,) = answers[0]["strangers"]
+    assert "the optimizers train parameters that are not in the model (1)" in said
+    assert answers[1]["strangers"] == []
 
 
 def test_why_not_is_said(answers):

@@ -15,6 +15,7 @@ from cadenza.distributed.ensemble import Ensemble
 from cadenza.distributed.reduction import Buffers, Reduction
 from cadenza.distributed.ride import Carrier, Ears, Ride
 from cadenza.distributed.strategy import Together, check_flags, on_cuda, refuse_wrapped, same_everywhere, trained
+from cadenza.telling import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -60,6 +61,7 @@ class DDP(Together):
 
     def spread(self, run: Run, ensemble: Ensemble) -> None:
         if run.mode == "fit" and any(trained(run.module)):
+            warn_of_strangers(run)
             self.wrap(run, ensemble)
         elif not ensemble.wrapped and not ensemble.evaluated:
             ensemble.evaluated = True
@@ -140,6 +142,18 @@ class DDP(Together):
 def note_trained(module: nn.Module, ensemble: Ensemble) -> None:
     ensemble.trained = trained(module)
     ensemble.frozen = {name: one for name, one in module.named_parameters() if not one.requires_grad}
+
+
+def warn_of_strangers(run: Run) -> None:
+    """Tells of trained parameters whose gradients are not put together, such as those of a criterion."""
+    known = {id(one) for one in run.module.parameters()}
+    groups = [group for optimizer in run.optimizers for group in optimizer.param_groups]
+    strangers = [one for group in groups for one in group["params"] if one.requires_grad and id(one) not in known]
+    if strangers and run.is_main:
+        warn(
+            f"the optimizers train parameters that are not in the model ({len(strangers)}), and DDP does not put their "
+            "gradients together, so each process will have its own: make them part of the model"
+        )
 
 
 def refuse_thawed(ensemble: Ensemble, run: Run) -> None:
