@@ -25,6 +25,7 @@ from cadenza.callbacks import (
     OneCycleSchedule,
     Precision,
 )
+from cadenza.execution import graphs
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 pytestmark = [
@@ -375,6 +376,45 @@ def test_freezing_and_eval_mode_are_noticed() -> None:
     same(*results)
 
 
+def reweigh(run: Run) -> None:
+    if run.clock.batches in (50, 120):
+        run.criterion.weight = 1.0 + torch.arange(4.0, device=CUDA) * run.clock.batches / 50
+
+
+def forget(run: Run) -> None:
+    if run.clock.batches in (50, 120):
+        run.optimizer.state.clear()
+
+
+def halve(run: Run) -> None:
+    """Other tensors, in the dicts in which the old ones were."""
+    if run.batch_idx == 0:
+        for state in run.optimizer.state.values():
+            state["exp_avg"] = state["exp_avg"] * 0.5
+
+
+def rate_in_a_tensor(run: Run) -> None:
+    if run.clock.batches in (50, 120):
+        run.optimizer.param_groups[0]["lr"] = torch.tensor(run.clock.batches / 1e4, device=CUDA)
+
+
+def other_decay(run: Run) -> None:
+    next(one for one in run.callbacks if isinstance(one, EMA)).decay = 0.9 if run.clock.batches < 50 else 0.5
+
+
+@pytest.mark.parametrize(
+    "change", [reweigh, forget, halve, rate_in_a_tensor, other_decay], ids=lambda one: one.__name__
+)
+def test_what_is_changed_between_steps_is_noticed(change: Callable[[Run], None]) -> None:
+    results = []
+    for watchers in ((), (Looks(),)):
+        trainer = made("auto", EMA(0.9), *watchers)
+        trainer.on("before_train_iter")(change)
+        results.append(played(trainer))
+        assert watchers or "one by one" not in trainer.explain()
+    same(*results)
+
+
 # What cannot be captured --------------------------------------------------------------------------------------------
 
 
@@ -460,6 +500,26 @@ def test_dynamic_shapes() -> None:
         results.append(played(trainer, 1, data))
         assert watchers or "dynamic shapes" in trainer.explain()
     same(*results)
+
+
+@pytest.mark.parametrize("shapes", [8, 2])
+def test_several_shapes_are_captured_side_by_side(shapes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two that are kept, each of the three makes room for another and is recorded anew."""
+    plays: dict[int, int] = {}
+    play = graphs.Graph.play
+
+    def counted(self: Any, run: Run) -> bool:
+        size = len(run.batch[0])
+        plays[size] = plays.get(size, 0) + 1
+        return play(self, run)
+
+    monkeypatch.setattr(graphs.Graph, "play", counted)
+    torch.manual_seed(1)
+    sizes = [16] * 30 + [9] * 30 + [5] * 30
+    data = [(torch.randn(n, 12, device=CUDA), torch.randint(0, 4, (n,), device=CUDA)) for n in sizes]
+    compare(lambda mode, *w: made(mode, EMA(0.9), *w), Execution("captured", shapes=shapes), data=data)
+    assert plays.keys() == {16, 9, 5}
+    assert min(plays.values()) > 50
 
 
 class Fails(Callback):

@@ -81,6 +81,22 @@ class Fails(Callback):
             raise RuntimeError("it fails here")
 
 
+class FailsInCapture(Callback):
+    """Fails at one point while a step is recorded, on one process or on both."""
+
+    capturable = True
+
+    def __init__(self, point: str, ranks: tuple[int, ...]) -> None:
+        self.point, self.failing = point, ranks
+
+    def plays(self) -> dict[str, Any]:
+        return {self.point: self.fail}
+
+    def fail(self, run: Run) -> None:
+        if run.rank in self.failing and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("it fails here")
+
+
 class StopsBoth(Callback):
     """An interruption of both processes, in the midst of an epoch and of a window."""
 
@@ -217,8 +233,22 @@ def resumed() -> list[dict[str, Any]]:
 
 
 HALF_WAY = [("after_loss", 1), ("after_backward", 0), ("before_step", 1)]
+FAILURES = [("after_forward", (0, 1)), ("before_backward", (1,)), ("after_backward", (0, 1)), ("before_step", (0,))]
+FAILURES += [("after_step", (0, 1)), ("after_zero_grad", (1,))]
+"""In the first of the two graphs, and after the message in the second; on both processes, and on one alone."""
+
+
+def half_way(point: str, ranks: tuple[int, ...]) -> list[dict[str, Any]]:
+    parts = [Accumulate(2), GradientClip(norm=0.5), EMA(0.9)]
+    return [
+        trained("auto", normed(), [*parts, FailsInCapture(point, ranks)]),
+        trained("auto", normed(), [Accumulate(2), GradientClip(norm=0.5), EMA(0.9), Looks()]),
+    ]
+
+
 SCENARIOS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     **{name: (lambda name=name: both(name)) for name in CASES},  # type: ignore[misc]
+    **{f"fails at {at}": (lambda at=at, ranks=ranks: half_way(at, ranks)) for at, ranks in FAILURES},  # type: ignore[misc]
     "resumed": resumed,
     "half-way": lambda: [trained("auto", normed(), [Fails(*where)]) for where in HALF_WAY],
     "large": lambda: words("auto", large(), []),
@@ -273,6 +303,24 @@ def test_captured_equals_opened(answers: list[dict[str, Any]], name: str) -> Non
         for key, value in captured["weights"].items():
             assert torch.equal(value, opened["weights"][key]), key
         for one, other in zip(captured["optimizer"], opened["optimizer"], strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("point", "ranks"), FAILURES)
+def test_a_capture_that_fails_half_way_changes_nothing(
+    answers: list[dict[str, Any]], point: str, ranks: tuple[int, ...]
+) -> None:
+    for rank in range(2):
+        found = answers[rank][f"fails at {point}"]
+        assert not isinstance(found, str), found
+        failed, opened = found
+        assert (failed["plays"] == 0) is (rank in ranks)
+        assert ("it fails here" in failed["words"]) is (rank in ranks), failed["words"]
+        assert failed["clock"] == opened["clock"]
+        assert failed["losses"] == opened["losses"]
+        for key, value in failed["weights"].items():
+            assert torch.equal(value, opened["weights"][key]), key
+        for one, other in zip(failed["optimizer"], opened["optimizer"], strict=True):
             assert torch.equal(one, other)
 
 

@@ -72,7 +72,8 @@ class Region:
         self.shapes_seen: set[Hashable] = set()
         inside = _inside(score)
         self.callbacks = tuple(callback for callback in inside if callback.capturable)
-        self.deciding = tuple(callback for callback in self.callbacks if _decides(callback))
+        self._asked = [one.recorded_as for one in self.callbacks if _has_its_own(one, "recorded_as")]
+        self._told = [one.played_again for one in self.callbacks if _has_its_own(one, "played_again")]
         self._settings = [settings_of(form) for form in forms]
         self._of_pass: Any = None
         self._modules: list[Any] = []
@@ -121,8 +122,8 @@ class Region:
         for form in self.forms:
             form.fill()
         result = recording.play(run)
-        for callback in self.deciding:
-            callback.played_again(run)
+        for tell in self._told:
+            tell(run)
         return result
 
     # What makes two steps alike -------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ class Region:
             tuple([(p.data_ptr(), p.requires_grad, p.grad is None) for p in self._parameters]),
             tuple([buffer if buffer is None else buffer.data_ptr() for buffer in self._buffers]),
             tuple([settings() for settings in self._settings]),
-            tuple([callback.recorded_as(run) for callback in self.deciding]),
+            tuple([ask(run) for ask in self._asked]),
             torch.is_autocast_enabled(run.device.type),
         )
 
@@ -255,7 +256,6 @@ def inside_points() -> list[str]:
     return [f"{kind}_{span}" for span in spans for kind in ("before", "around", "after")]
 
 
-def _decides(callback: Callback) -> bool:
+def _has_its_own(callback: Callback, name: str) -> bool:
     """Whether ``callback`` wants to be asked before a recorded step, or told after it."""
-    kind = type(callback)
-    return kind.recorded_as is not Callback.recorded_as or kind.played_again is not Callback.played_again
+    return getattr(type(callback), name) is not getattr(Callback, name)
