@@ -152,7 +152,9 @@ def test_a_missing_ray_is_named_with_its_extra():
 
 
 SLEEPS = """
-import os, sys, time, cadenza
+import os, signal, sys, time, cadenza
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background begins without it
 
 def sleep(folder):
     with open(f"{folder}/{os.environ['RANK']}.draft", "w") as file:

@@ -115,7 +115,8 @@ def _clip_together(parameters: Sequence[Tensor], bound: float, norm_type: float)
         return whole(clip_grad_norm_(parameters, bound, norm_type))
     with torch.no_grad():
         norm: Tensor = vector_norm(torch.stack(torch._foreach_norm(gradients, norm_type)), norm_type)
-        torch._foreach_mul_(gradients, torch.clamp(bound / (norm + 1e-6), max=1.0))
+        share = torch.reciprocal(norm + 1e-6)
+        torch._foreach_mul_(gradients, torch.clamp(share if bound == 1 else share * bound, max=1.0))
     return norm
 
 
