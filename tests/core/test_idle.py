@@ -45,8 +45,10 @@ def test_an_optimizer_that_is_stepped_past_the_run_is_told_once(step: Any) -> No
 def test_a_loop_that_trains_nothing_on_purpose_is_left_alone() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        loop(made(), lambda run: None, epochs=3)
-        loop(made(), lambda run: run.step(), epochs=2)
+        idle, stepping = made(), made()
+        loop(idle, lambda run: None, epochs=3)
+        loop(stepping, lambda run: run.step(), epochs=2)
+    assert idle.clock.steps == 0
 
 
 class SkipAll(Callback):

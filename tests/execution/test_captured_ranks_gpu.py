@@ -65,22 +65,6 @@ class Talks(Callback):
         dist.all_reduce(torch.zeros(1))
 
 
-class Fails(Callback):
-    """Fails on one rank while a step is captured there, before or after the message of gradients."""
-
-    capturable = True
-
-    def __init__(self, point: str, rank: int) -> None:
-        self.point, self.rank = point, rank
-
-    def plays(self) -> dict[str, Any]:
-        return {self.point: self.fail}
-
-    def fail(self, run: Run) -> None:
-        if run.rank == self.rank and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError("it fails here")
-
-
 class FailsInCapture(Callback):
     """Fails at one point while a step is recorded, on one process or on both."""
 
@@ -232,9 +216,8 @@ def resumed() -> list[dict[str, Any]]:
     return [whole, train("parts")]
 
 
-HALF_WAY = [("after_loss", 1), ("after_backward", 0), ("before_step", 1)]
 FAILURES = [("after_forward", (0, 1)), ("before_backward", (1,)), ("after_backward", (0, 1)), ("before_step", (0,))]
-FAILURES += [("after_step", (0, 1)), ("after_zero_grad", (1,))]
+FAILURES += [("after_loss", (1,)), ("after_step", (0, 1)), ("after_zero_grad", (1,))]
 """In the first of the two graphs, and after the message in the second; on both processes, and on one alone."""
 
 
@@ -250,7 +233,6 @@ SCENARIOS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     **{name: (lambda name=name: both(name)) for name in CASES},  # type: ignore[misc]
     **{f"fails at {at}": (lambda at=at, ranks=ranks: half_way(at, ranks)) for at, ranks in FAILURES},  # type: ignore[misc]
     "resumed": resumed,
-    "half-way": lambda: [trained("auto", normed(), [Fails(*where)]) for where in HALF_WAY],
     "large": lambda: words("auto", large(), []),
     "skips": lambda: words("auto", plain(), [Skips()]),
     "synced norms": lambda: words("auto", nn.SyncBatchNorm.convert_sync_batchnorm(normed()), []),
@@ -290,6 +272,17 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(Path(folder) / f"found-{rank}") for rank in range(2)]
 
 
+def same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Two trainings went the same way and ended in the same bits."""
+    assert one["clock"] == other["clock"]
+    assert one["losses"] == other["losses"]
+    assert one["weights"].keys() == other["weights"].keys()
+    for key, value in one["weights"].items():
+        assert torch.equal(value, other["weights"][key]), key
+    for mine, theirs in zip(one["optimizer"], other["optimizer"], strict=True):
+        assert torch.equal(mine, theirs)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_captured_equals_opened(answers: list[dict[str, Any]], name: str) -> None:
     for rank in range(2):
@@ -298,12 +291,7 @@ def test_captured_equals_opened(answers: list[dict[str, Any]], name: str) -> Non
         assert captured["plays"] > 60 if name != "stopped by one" else captured["plays"] > 30
         assert opened["plays"] == 0
         assert "in two parts, with one message of gradients between them" in captured["words"]
-        assert captured["clock"] == opened["clock"]
-        assert captured["losses"] == opened["losses"]
-        for key, value in captured["weights"].items():
-            assert torch.equal(value, opened["weights"][key]), key
-        for one, other in zip(captured["optimizer"], opened["optimizer"], strict=True):
-            assert torch.equal(one, other)
+        same(captured, opened)
 
 
 @pytest.mark.parametrize(("point", "ranks"), FAILURES)
@@ -314,14 +302,9 @@ def test_a_capture_that_fails_half_way_changes_nothing(
         found = answers[rank][f"fails at {point}"]
         assert not isinstance(found, str), found
         failed, opened = found
-        assert (failed["plays"] == 0) is (rank in ranks)
+        assert failed["plays"] == 0 if rank in ranks else failed["plays"] > 60
         assert ("it fails here" in failed["words"]) is (rank in ranks), failed["words"]
-        assert failed["clock"] == opened["clock"]
-        assert failed["losses"] == opened["losses"]
-        for key, value in failed["weights"].items():
-            assert torch.equal(value, opened["weights"][key]), key
-        for one, other in zip(failed["optimizer"], opened["optimizer"], strict=True):
-            assert torch.equal(one, other)
+        same(failed, opened)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -341,25 +324,7 @@ def test_resumed_equals_uninterrupted(answers: list[dict[str, Any]]) -> None:
         assert not isinstance(answers[rank]["resumed"], str), answers[rank]["resumed"]
         whole, parts = answers[rank]["resumed"]
         assert parts["plays"] > 20
-        assert whole["clock"] == parts["clock"]
-        assert whole["losses"] == parts["losses"]
-        for one, other in zip(whole["weights"].values(), parts["weights"].values(), strict=True):
-            assert torch.equal(one, other)
-        for one, other in zip(whole["optimizer"], parts["optimizer"], strict=True):
-            assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("index", range(len(HALF_WAY)), ids=str)
-def test_a_capture_that_fails_on_one_rank_changes_nothing(answers: list[dict[str, Any]], index: int) -> None:
-    for rank in range(2):
-        assert not isinstance(answers[rank]["half-way"], str), answers[rank]["half-way"]
-        found, (_, expected) = answers[rank]["half-way"][index], answers[rank]["normed"]
-        failed = rank == HALF_WAY[index][1]
-        assert found["plays"] == 0 if failed else found["plays"] > 60
-        assert ("it fails here" in found["words"]) == failed
-        assert found["losses"] == expected["losses"]
-        for one, other in zip(found["weights"].values(), expected["weights"].values(), strict=True):
-            assert torch.equal(one, other)
+        same(whole, parts)
 
 
 def test_nobody_waits_for_one_that_failed(answers: list[dict[str, Any]]) -> None:

@@ -108,10 +108,6 @@ class DDP(Together):
             return "a hook of DistributedDataParallel puts the gradients together"
         if any(isinstance(one, nn.SyncBatchNorm) for one in run.module.modules()):
             return "SyncBatchNorm talks to the other processes in the midst of a step"
-        parts = run.module.named_modules()
-        sparse = next((name or type(one).__name__ for name, one in parts if getattr(one, "sparse", None) is True), None)
-        if sparse is not None:
-            return f"{sparse} makes sparse gradients, of which each process has others"
         size = sum(one.numel() * one.element_size() for one in run.module.parameters() if one.requires_grad)
         if mode == "auto" and size > _ONE_BUCKET:
             return (
