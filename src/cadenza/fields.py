@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cadenza.data import join, split
+from cadenza.later import Later, OnPage
 from cadenza.points import FIELDS, Point
 
 if TYPE_CHECKING:
@@ -26,15 +26,6 @@ class _Gone:
 
 
 GONE: Any = _Gone()
-
-
-class Later:
-    """An output in memory that the next step writes over: it is copied when somebody reads it, and else never."""
-
-    __slots__ = ("copy",)
-
-    def __init__(self, copy: Callable[[], Any]) -> None:
-        self.copy = copy
 
 
 class FieldError(AttributeError):
@@ -116,6 +107,8 @@ class Fields:
         """The loss of this batch, with its graph."""
         if self._loss is GONE:
             raise FieldError("loss", self._at, self.stage)
+        if type(self._loss) is OnPage:
+            self._loss = self._loss.copy()
         return self._loss  # type: ignore[no-any-return]  # a call to cast would be made in every step
 
     @loss.setter

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cadenza.later import OnPage
+
 _FOLD = 512
 
 
@@ -16,14 +18,14 @@ class Mean:
     __slots__ = ("losses", "total", "weight", "weights")
 
     def __init__(self) -> None:
-        self.losses: list[Tensor] = []
+        self.losses: list[Tensor | OnPage] = []
         self.weights: list[int] = []
         self.total: Tensor | None = None
         self.weight = 0
 
     def add(self, loss: Any, samples: int) -> None:
         try:
-            self.losses.append(loss.detach())
+            self.losses.append(loss if type(loss) is OnPage else loss.detach())
         except AttributeError:
             self.losses.append(torch.tensor(loss, dtype=torch.float64))
         weights = self.weights
@@ -48,15 +50,19 @@ class Mean:
         self.weights.clear()
 
     def stacked(self) -> Tensor:
+        losses = self._tensors()
         try:
-            losses = torch.stack(self.losses)
-            if losses.dim() == 1:
-                return losses
+            together = torch.stack(losses)
+            if together.dim() == 1:
+                return together
         except RuntimeError:  # they differ in shape
             pass
-        if any(loss.numel() != 1 for loss in self.losses):
+        if any(loss.numel() != 1 for loss in losses):
             raise ValueError("run.loss must be one number; give the criterion a reduction such as 'mean'")
-        return torch.stack([loss.reshape(()).double() for loss in self.losses])
+        return torch.stack([loss.reshape(()).double() for loss in losses])
+
+    def _tensors(self) -> list[Tensor]:
+        return [loss.look() if type(loss) is OnPage else loss for loss in self.losses]  # type: ignore[misc]
 
     def value(self) -> Tensor | None:
         if self.losses:
@@ -65,9 +71,10 @@ class Mean:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the mean stands. Nothing is folded for it, since that would change the order of the sum."""
-        alike = len({(loss.dtype, loss.shape, loss.device) for loss in self.losses}) == 1
-        losses: Any = torch.stack(self.losses) if alike else list(self.losses)
-        return {"losses": losses, "weights": list(self.weights), "total": self.total, "weight": self.weight}
+        losses = self._tensors()
+        alike = len({(loss.dtype, loss.shape, loss.device) for loss in losses}) == 1
+        saved: Any = torch.stack(losses) if alike else [loss.clone() for loss in losses]
+        return {"losses": saved, "weights": list(self.weights), "total": self.total, "weight": self.weight}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         self.losses = [loss.to(device) for loss in state["losses"]]

@@ -206,6 +206,74 @@ def test_losses_and_outputs_are_copies() -> None:
     assert len({loss.data_ptr() for loss in result["losses"]}) == len(result["losses"])
 
 
+def test_losses_that_nobody_reads_make_the_same_mean() -> None:
+    """Of two shapes, in windows, over more steps than a page of losses holds; every 40th is read."""
+    results = []
+    for watchers in ((), (Looks(),)):
+        trainer, read = made("auto", Accumulate(3), *watchers), list[Tensor]()
+
+        @trainer.on("after_train_iter")
+        def keep(run: Run, read: list[Tensor] = read) -> None:
+            if run.clock.batches % 40 == 0:
+                read.append(run.loss)
+
+        trainer.fit(batches(700) + batches(150, size=7), epochs=2)
+        results.append((trainer.history["train/loss"], read))
+        assert watchers or "one by one" not in trainer.explain()
+    same(*results)
+    assert len({float(loss) for loss in results[0][1]}) == 42
+
+
+@pytest.mark.parametrize("kind", ["a mask", "turned", "a number"])
+def test_batches_of_other_kinds(kind: str) -> None:
+    """Small tensors are copied in one call where that can be, others one by one."""
+
+    class Model(nn.Linear):
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return super().forward(batch["x"]) * batch["more"]
+
+    def data() -> list[Any]:
+        draw = torch.Generator().manual_seed(1)
+        found = []
+        for _ in range(60):
+            more: dict[str, Any] = {
+                "a mask": torch.rand(16, 1, generator=draw) > 0.3,
+                "turned": torch.rand(4, 16, generator=draw).to(CUDA).t(),
+                "a number": torch.rand((), generator=draw),
+            }
+            x, y = torch.randn(16, 12, generator=draw), torch.randint(0, 4, (16,), generator=draw)
+            found.append(({"x": x.to(CUDA), "more": more[kind].to(CUDA)}, y.to(CUDA)))
+        return found
+
+    def make(mode: Any, *watchers: Callback) -> Trainer:
+        torch.manual_seed(0)
+        return made(mode, *watchers, module=Model(12, 4).to(CUDA))
+
+    compare(make, data=data())
+
+
+def test_a_device_that_lags_behind_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a capture begins, torch sets on the recording stream where random numbers start (before 2.13). A graph is
+    not played before that is done, since a dropout in it would get other numbers."""
+    begin, capture, done = torch.cuda.CUDAGraph.capture_begin, graphs.GraphRecorder._capture, list[bool]()
+
+    def late(self: Any, *args: Any, **more: Any) -> None:
+        torch.cuda._sleep(100_000_000)
+        begin(self, *args, **more)
+
+    def watched(self: Any, *args: Any) -> Any:
+        found = capture(self, *args)
+        torch.cuda.current_stream(CUDA).synchronize()
+        done.append(self.stream.query())
+        return found
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", late)
+    monkeypatch.setattr(graphs.GraphRecorder, "_capture", watched)
+    compare(lambda mode, *w: made(mode, Accumulate(3), *w))
+    assert done == [True] * len(done)
+    assert len(done) >= 3
+
+
 def test_early_stop() -> None:
     class Stop(Callback):
         def after_train_iter(self, run: Run) -> None:

@@ -96,6 +96,24 @@ class Skips(Callback):
     def before_step(self, run: Run) -> None: ...
 
 
+class Twice(Callback):
+    """Computes the gradients of each batch a second time."""
+
+    capturable = True
+
+    def before_step(self, run: Run) -> None:
+        for parameter in run.module.parameters():
+            parameter.grad = None
+        run.again()
+
+
+class InTurns(Callback):
+    """Trains the first layer in every second epoch only."""
+
+    def before_train_epoch(self, run: Run) -> None:
+        run.module[0].requires_grad_(run.epoch % 2 == 0)
+
+
 def plain() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
@@ -122,6 +140,7 @@ CASES: dict[str, Callable[[], tuple[nn.Module, list[Callback]]]] = {
     "clip, average, schedule": lambda: (normed(), [GradientClip(norm=0.5), EMA(0.9), CosineSchedule()]),
     "accumulation": lambda: (normed(), [Accumulate(3), GradientClip(norm=0.5)]),
     "bf16": lambda: (plain(), [Precision("bf16")]),
+    "layers in turns": lambda: (plain(), [InTurns()]),
     "stopped by one": lambda: (plain(), [StopsOne()]),
 }
 
@@ -236,6 +255,7 @@ SCENARIOS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "large": lambda: words("auto", large(), []),
     "skips": lambda: words("auto", plain(), [Skips()]),
     "synced norms": lambda: words("auto", nn.SyncBatchNorm.convert_sync_batchnorm(normed()), []),
+    "twice": lambda: words("auto", plain(), [Twice()]),
     "fails": lambda: words("captured", plain(), [FailsOne()]),
     "talks": lambda: words("auto", plain(), [Talks()]),
     "tokens": lambda: [trained("auto", reader(), [Accumulate(2, weight="tokens")], loader=texts())],
@@ -339,6 +359,7 @@ def test_nobody_waits_for_one_that_failed(answers: list[dict[str, Any]]) -> None
         ("large", "put together while the backward runs"),
         ("skips", "Skips may skip, on which the processes agree"),
         ("synced norms", "SyncBatchNorm talks to the other processes"),
+        ("twice", "gradients are put together more than once in a step"),
         ("talks", "talks to the other processes in its midst"),
         ("tokens", "talks to the other processes in its midst"),
         ("unknown sizes", "tell each other in each step how large their batches are"),

@@ -21,7 +21,10 @@ def to_device(batch: Any, device: torch.device) -> Any:
     {'x': [tensor([1., 1.])], 'id': 'a'}
     """
     if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=batch.device.type == "cpu" and batch.is_pinned())
+        here = batch.device
+        return batch if here == device else batch.to(device, non_blocking=here.type == "cpu" and batch.is_pinned())
+    if type(batch) in (tuple, list):
+        return type(batch)([to_device(value, device) for value in batch])
     if callable(getattr(batch, "to", None)):
         return batch.to(device)
     if isinstance(batch, Mapping):

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from cadenza.execution.host_waits import host_waits, recover, unwatched, waiting_is_an_error
 from cadenza.execution.kept import Kept
-from cadenza.execution.leaves import tensors_of, with_tensors
+from cadenza.execution.leaves import with_tensors
+from cadenza.execution.memory import Inputs, Losses
 from cadenza.execution.recording import CannotRecord, Outcome, Recording, first_line
-from cadenza.fields import GONE, UNWEIGHTED, Later
+from cadenza.fields import GONE, UNWEIGHTED
+from cadenza.later import Later
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
@@ -33,6 +35,7 @@ class GraphRecorder:
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.pool: Any = None
+        self.losses: dict[torch.dtype, Losses] = {}
 
     def warm_up(self, run: Run, opened: Callable[[Run], bool], *, last: bool) -> tuple[bool, str | None]:
         """A real step. In the last one before a recording it is watched whether the host waits for the device."""
@@ -45,6 +48,7 @@ class GraphRecorder:
         here.wait_stream(self.stream)
         if run._loss is not GONE:
             run._loss, run._output = run._loss.detach(), with_tensors(run._output, Tensor.detach)
+            self._provide_page(run._loss)
         return result, f"the step waits for the device: {waits[0]}" if waits else None
 
     def record(
@@ -55,16 +59,16 @@ class GraphRecorder:
         parameters = kept.parameters
         try:
             prepare()
-            static = with_tensors(batch, lambda tensor: tensor.detach().clone())
+            inputs = Inputs(batch)
             before = list(kept.gradients)
             run._last_loss = run._last_output = None
-            run._batch = static
+            run._batch = inputs.batch
             tape, result = self._capture(run, opened)
             outcome = Outcome.of(run, result, kept.steps, parameters)
             changed = kept.what_changed()
             if changed is not None:
                 raise CannotRecord(changed)
-            recording = Graph(tape, static, before, parameters, outcome, run._loss, run._output)
+            recording = Graph(tape, inputs, before, parameters, outcome, run._loss, run._output, self._page(run._loss))
             recording.held = kept.states, kept.tables, kept.attributes
         except BaseException as error:
             torch.cuda.set_stream(here)  # torch does not come back from a capture that the device ended
@@ -87,7 +91,25 @@ class GraphRecorder:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")
             with nothing_is_collected(), waiting_is_an_error(), talking(run, tape.cut, only=True), tape.turning:
-                return tape, opened(run)
+                result, page = opened(run), self._page(run._loss)
+                if page is not None:
+                    page.write(run._loss)
+        # a capture begins with fills of what its random numbers are counted by, which the device may not have done yet
+        torch.cuda.current_stream(run.device).wait_stream(self.stream)
+        return tape, result
+
+    def _provide_page(self, loss: Any) -> None:
+        """Before a recording: what is made inside one belongs to its graph."""
+        if is_number(loss) and loss.dtype not in self.losses:
+            self.losses[loss.dtype] = Losses(loss)
+
+    def _page(self, loss: Any) -> Losses | None:
+        return self.losses.get(loss.dtype) if is_number(loss) else None
+
+
+def is_number(loss: Any) -> bool:
+    """Whether ``loss`` is one number on the device, as nearly always."""
+    return isinstance(loss, Tensor) and loss.is_cuda and loss.dim() == 0
 
 
 class Tape:
@@ -155,17 +177,17 @@ class Graph(Recording):
     def __init__(
         self,
         tape: Tape,
-        batch: Any,
+        inputs: Inputs,
         before: list[Tensor | None],
         parameters: list[Tensor],
         outcome: Outcome,
         loss: Any,
         output: Any,
+        losses: Losses | None,
     ) -> None:
         self.launch = tape.player()
-        self.tape, self.outcome, self.parameters, self.before = tape, outcome, parameters, before
-        self.inputs = [tensor.detach() for tensor in tensors_of(batch)]  # the model may want gradients of them
-        self.flat = type(batch) in (list, tuple) and len(batch) == len(self.inputs)
+        self.tape, self.inputs, self.losses = tape, inputs, losses
+        self.outcome, self.parameters, self.before = outcome, parameters, before
         self.accumulates = any(gradient is not None for gradient in before)
         self.leaves_gradients = any(gradient is not None for gradient in outcome.gradients)
         self.loss = loss.detach() if isinstance(loss, Tensor) else loss
@@ -175,22 +197,18 @@ class Graph(Recording):
         """After recording: what stands on the host is there already, now the device does its part."""
         run._batch = batch
         run.loss_weight = UNWEIGHTED
-        self.launch()
-        self._show(run)
+        self._launch(run)
 
     def play(self, run: Run) -> bool:
-        batch = run._batch
-        for mine, given in zip(self.inputs, batch if self.flat else tensors_of(batch), strict=True):
-            mine.copy_(given, non_blocking=True)
+        self.inputs.take(run._batch)
         if self.accumulates:
             self._take_gradients()
-        self.launch()
+        self._launch(run)
         self.replays += 1
         if self.leaves_gradients or self.accumulates:
             for parameter, gradient in zip(self.parameters, self.outcome.gradients, strict=True):
                 parameter.grad = gradient
         self.outcome.leave(run)
-        self._show(run)
         return self.outcome.result
 
     def _take_gradients(self) -> None:
@@ -200,8 +218,14 @@ class Graph(Recording):
             if mine is not None and given is not None and given is not mine:
                 mine.copy_(given)
 
-    def _show(self, run: Run) -> None:
-        """The loss is a copy, and so is the output as soon as somebody reads it."""
-        run._loss = self.loss.clone() if isinstance(self.loss, Tensor) else self.loss
-        output = self.output
+    def _launch(self, run: Run) -> None:
+        """Loss and output are copied as soon as somebody reads them."""
+        losses, output = self.losses, self.output
+        if losses is not None:
+            losses.make_room()
+        self.launch()
+        if losses is not None:
+            run._loss = losses.newest()
+        else:
+            run._loss = self.loss.clone() if isinstance(self.loss, Tensor) else self.loss
         run._output = output if output is GONE else Later(lambda: with_tensors(output, Tensor.clone))

@@ -21,7 +21,8 @@ from cadenza.execution.host_reads import ReadingIsAnError, said_of
 from cadenza.execution.kept import Kept, parameters_of, write_back
 from cadenza.execution.leaves import tensors_of, with_tensors
 from cadenza.execution.recording import CannotRecord, Outcome, Recording, Uncompiled, first_line
-from cadenza.fields import GONE, UNWEIGHTED, Later
+from cadenza.fields import GONE, UNWEIGHTED
+from cadenza.later import Later
 from cadenza.rng import rng_kept, rng_state, set_rng_state
 
 if TYPE_CHECKING:
