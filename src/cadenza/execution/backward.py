@@ -48,7 +48,7 @@ def back_propagation(score: StageScore) -> Callable[[Run], None]:
     def back_propagate(run: Run) -> None:
         weighs = run.loss_weight is not UNWEIGHTED or run.scaler is not None
         if is_default and not weighs:
-            run.loss.backward()  # type: ignore[no-untyped-call]
+            run._loss.backward()
             return
         plain = run._loss
         if weighs:
