@@ -13,7 +13,7 @@ train: $(STAMP)  ## trains a classifier on handwritten digits and says how good 
 test: lint types tests  ## lint, types and all tests but the long ones
 
 test-all: lint types  ## the long tests too
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests examples benchmarks tools
@@ -23,7 +23,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 tests: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
 
 generate: $(STAMP)  ## writes what is made from the table of points
 	$(BIN)/python tools/generate.py

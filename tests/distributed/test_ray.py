@@ -29,7 +29,8 @@ def connected():
     """One Ray for all tests here: starting it costs more than what they do with it."""
     from cadenza.distributed.launchers.ray import cluster
 
-    with cluster(None, 2):
+    with pytest.MonkeyPatch.context() as patch, cluster(None, 2):
+        patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")  # a report waits until Ray has read the one before
         yield
 
 
