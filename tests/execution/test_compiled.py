@@ -493,6 +493,23 @@ def test_models_that_do_more_than_device_work_are_refused(kind: type[nn.Module],
         made("compiled", module=kind(*model())).fit(batches(), epochs=1)
 
 
+class Remembering(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.memory = nn.LSTM(3, 8, num_layers=2, dropout=0.2, bidirectional=True, batch_first=True)
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.memory(x.view(len(x), 2, 3))[0][:, -1])
+
+
+@pytest.mark.usefixtures("traced")
+def test_an_lstm_is_traced_in_plain_operations() -> None:
+    close(*[played(made(mode, module=Remembering())) for mode in ("compiled", "eager")])
+    assert torch.backends.mkldnn.enabled
+
+
 @pytest.mark.usefixtures("traced")
 def test_what_a_refused_recording_put_into_a_list_is_taken_out() -> None:
     module = Appends(*model())

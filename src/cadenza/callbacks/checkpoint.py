@@ -69,7 +69,7 @@ class Checkpoint(Callback):
         on_failure: str = "warn",
         replace: bool = False,
     ) -> None:
-        self.every = None if every is None else Duration.interval(every, "every")
+        self.every = None if every is None else _interval(every)
         if self.every is not None and self.every.unit not in ("epochs", "steps", "seconds"):
             raise ValueError(f"every counts epochs, steps or time, not {self.every.unit}: {every!r}")
         whole("keep_last", keep_last, 1)
@@ -318,3 +318,12 @@ class Checkpoint(Callback):
         self.id = state.get("run", "")
         best = state.get("best")
         self._best = None if best is None else (str(best[0]), float(best[1]))
+
+
+def _interval(every: str) -> Duration:
+    try:
+        return Duration.interval(every, "every")
+    except ValueError as error:
+        if not str(every)[:1].isdigit():
+            raise ValueError(f"{error}; a folder is given as to={every!r}") from None
+        raise

@@ -12,13 +12,13 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cadenza.execution.draws import take_out, with_draws
 from cadenza.execution.forms import Form
 from cadenza.execution.host_reads import ReadingIsAnError, said_of
-from cadenza.execution.kept import Kept, parameters_of, write_back
+from cadenza.execution.kept import Kept, modules_of, parameters_of, write_back
 from cadenza.execution.leaves import tensors_of, with_tensors
 from cadenza.execution.recording import CannotRecord, Outcome, Recording, Uncompiled, first_line
 from cadenza.fields import GONE, UNWEIGHTED
@@ -68,7 +68,8 @@ class TraceRecorder:
         batch, run._batch = run._batch, each_its_own(run._batch)
         apart = run._batch is not batch
         try:
-            return self._record(run, opened, callbacks, prepare)
+            with plain_lstms(run):
+                return self._record(run, opened, callbacks, prepare)
         finally:
             if apart:
                 run._batch = batch
@@ -140,6 +141,19 @@ class TraceRecorder:
         finally:
             for form, dormant in zip(self.forms, slept, strict=True):
                 form.dormant, form.traced = dormant, False
+
+
+@contextmanager
+def plain_lstms(run: Run) -> Iterator[None]:
+    """On the CPU oneDNN plays an LSTM as one operation, which cannot be traced; without it there are plain ones."""
+    onednn: Any = torch.backends.mkldnn
+    enabled = onednn.enabled
+    if any(isinstance(module, nn.LSTM) for module in modules_of(run)):
+        onednn.enabled = False
+    try:
+        yield
+    finally:
+        onednn.enabled = enabled
 
 
 def each_its_own(batch: Any) -> Any:
