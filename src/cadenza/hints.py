@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cadenza.data.batch import TARGET_KEYS, as_mapping, describe
 from cadenza.fields import GONE, FieldError
+from cadenza.later import OnPage
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -45,7 +46,7 @@ def _unset_output(run: Run, error: FieldError) -> str | None:
 
 def _bad_loss(run: Run, error: Exception) -> str | None:
     """What is wrong with ``run.loss``, if that is why it could not be back-propagated."""
-    loss: Any = getattr(run, "loss", GONE)
+    loss: Any = run._loss.look() if isinstance(run._loss, OnPage) else run._loss
     if loss is GONE:
         set_it = "on_iter_loss (or on_iter_forward) assigns it, and what a behaviour returns has no meaning"
         return f"run.loss was not set: {set_it}" if isinstance(error, AttributeError) and _is_ours(error) else None

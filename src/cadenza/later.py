@@ -18,7 +18,7 @@ class Later:
 
 
 class Page:
-    """Losses of a few steps. Its places are those that steps write into, and a copy of them as soon as it is full."""
+    """Losses of a few steps. Its places are those that steps write into, and a copy of them when others need these."""
 
     __slots__ = ("places",)
 

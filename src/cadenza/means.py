@@ -62,7 +62,7 @@ class Mean:
         return torch.stack([loss.reshape(()).double() for loss in losses])
 
     def _tensors(self) -> list[Tensor]:
-        return [loss.look() if type(loss) is OnPage else loss for loss in self.losses]  # type: ignore[misc]
+        return [loss.look() if isinstance(loss, OnPage) else loss for loss in self.losses]
 
     def value(self) -> Tensor | None:
         if self.losses:

@@ -22,11 +22,15 @@ TOGETHER: dict[str, tuple[Any, torch.dtype]] = {
     "a mask": ((torch.randn(4, 3), torch.tensor([True, False, True, True])), torch.uint8),
     "half precision": ((torch.randn(4, 3).bfloat16(), torch.randn(4).double()), torch.int16),
     "whole numbers": ((torch.arange(6).view(2, 3), torch.arange(2)), torch.int64),
+    "two views and no target": (([torch.randn(4, 3), torch.randn(4, 3)], None), torch.int32),
+    "by name, and a text": (({"x": torch.randn(4, 3), "y": torch.arange(4)}, "train"), torch.int32),
     "nothing in it": ((torch.randn(0, 3), torch.randn(0)), torch.int32),
     "wants gradients": ((torch.randn(4, 3, requires_grad=True), torch.arange(4)), torch.int32),
 }
 APART: dict[str, Any] = {
     "one tensor": (torch.randn(4, 3),),
+    "one tensor and a text": ([torch.randn(4, 3)], "train"),
+    "wants gradients, turned": (torch.randn(3, 4, requires_grad=True).t(), torch.arange(4)),
     "a number": (torch.randn(4, 3), torch.tensor(1.0)),
     "turned": (torch.randn(3, 4).t(), torch.arange(4)),
     "expanded": (torch.randn(1, 3).expand(4, 3), torch.arange(4)),
@@ -42,8 +46,10 @@ def like(batch: Any) -> Any:
     """Another batch of the same shapes and strides."""
 
     def other(tensor: Tensor) -> Tensor:
+        if 0 in tensor.stride():
+            return torch.randn(1, 3).expand(4, 3)
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-        return made.copy_(tensor.detach().flip(0)) if 0 not in tensor.stride() else torch.randn(1, 3).expand(4, 3)
+        return made.copy_(tensor.detach().flip(0)).requires_grad_(tensor.requires_grad)
 
     return with_tensors(batch, other)
 
@@ -52,11 +58,11 @@ def like(batch: Any) -> Any:
 def test_takes_every_batch_of_its_shapes(name: str) -> None:
     batch = TOGETHER[name][0] if name in TOGETHER else APART[name]
     inputs = Inputs(batch)
-    given = like(batch)
-    inputs.take(given)
-    taken = list(tensors_of(inputs.batch))
-    assert all(torch.equal(mine, one) for mine, one in zip(taken, tensors_of(given), strict=True))
-    assert not any(tensor.requires_grad for tensor in taken)
+    for given in (like(batch), batch):
+        inputs.take(given)
+        taken = list(tensors_of(inputs.batch))
+        assert all(torch.equal(mine, one) for mine, one in zip(taken, tensors_of(given), strict=True))
+        assert not any(tensor.requires_grad for tensor in [*taken, *inputs.tensors])
 
 
 @pytest.mark.parametrize("name", TOGETHER)
@@ -78,12 +84,7 @@ def test_what_it_was_made_of_stays_as_it_is() -> None:
 
 
 def steps(losses: Losses, values: list[float]) -> list[OnPage]:
-    found = []
-    for value in values:
-        losses.make_room()
-        losses.write(torch.tensor(value))
-        found.append(losses.newest())
-    return found
+    return [losses.of(lambda value=value: losses.write(torch.tensor(value))) for value in values]  # type: ignore[misc]
 
 
 def test_a_loss_stands_over_many_pages() -> None:
@@ -109,6 +110,25 @@ def test_a_copy_is_nobody_elses() -> None:
     assert copy.item() == 1.0
     copy.add_(1)
     assert found.look().item() == 1.0
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("before", [0, 5, LINES - 1, LINES, LINES + 1])
+def test_a_step_that_is_broken_off_moves_no_other_loss(before: int, written: bool) -> None:
+    """By Ctrl-C for example, which may come when the device has its work already."""
+    losses = Losses(torch.tensor(0.0))
+    values = [float(number) for number in range(before)]
+    found = steps(losses, values)
+
+    def broken_off() -> None:
+        if written:
+            losses.write(torch.tensor(-1.0))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        losses.of(broken_off)
+    found += steps(losses, [float(number) for number in range(before, 2 * LINES)])
+    assert [one.look().item() for one in found] == [float(number) for number in range(2 * LINES)]
 
 
 @pytest.mark.parametrize("count", [1, LINES, LINES + 1, 700])  # a mean folds what it holds after 512

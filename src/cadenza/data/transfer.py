@@ -23,7 +23,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, Tensor):
         here = batch.device
         return batch if here == device else batch.to(device, non_blocking=here.type == "cpu" and batch.is_pinned())
-    if type(batch) in (tuple, list):
+    if type(batch) in (tuple, list):  # nearly always, and they need not be asked for more
         return type(batch)([to_device(value, device) for value in batch])
     if callable(getattr(batch, "to", None)):
         return batch.to(device)

@@ -63,12 +63,12 @@ class GraphRecorder:
             before = list(kept.gradients)
             run._last_loss = run._last_output = None
             run._batch = inputs.batch
-            tape, result = self._capture(run, opened)
+            tape, result, losses = self._capture(run, opened)
             outcome = Outcome.of(run, result, kept.steps, parameters)
             changed = kept.what_changed()
             if changed is not None:
                 raise CannotRecord(changed)
-            recording = Graph(tape, inputs, before, parameters, outcome, run._loss, run._output, self._page(run._loss))
+            recording = Graph(tape, inputs, before, parameters, outcome, run._loss, run._output, losses)
             recording.held = kept.states, kept.tables, kept.attributes
         except BaseException as error:
             torch.cuda.set_stream(here)  # torch does not come back from a capture that the device ended
@@ -84,32 +84,30 @@ class GraphRecorder:
         recording.take_over(run, batch)
         return recording, result
 
-    def _capture(self, run: Run, opened: Callable[[Run], bool]) -> tuple[Tape, bool]:
+    def _capture(self, run: Run, opened: Callable[[Run], bool]) -> tuple[Tape, bool, Losses | None]:
         """Records a step. A wait for the device is an error of the host first, before it could spoil the capture."""
         self.pool = self.pool or torch.cuda.graph_pool_handle()
         tape = Tape(self.pool, self.stream)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")
             with nothing_is_collected(), waiting_is_an_error(), talking(run, tape.cut, only=True), tape.turning:
-                result, page = opened(run), self._page(run._loss)
-                if page is not None:
-                    page.write(run._loss)
+                result = opened(run)
+                losses = self.losses.get(run._loss.dtype) if is_number(run._loss) else None
+                if losses is not None:
+                    losses.write(run._loss)
         # a capture begins with fills of what its random numbers are counted by, which the device may not have done yet
         torch.cuda.current_stream(run.device).wait_stream(self.stream)
-        return tape, result
+        return tape, result, losses
 
     def _provide_page(self, loss: Any) -> None:
         """Before a recording: what is made inside one belongs to its graph."""
         if is_number(loss) and loss.dtype not in self.losses:
             self.losses[loss.dtype] = Losses(loss)
 
-    def _page(self, loss: Any) -> Losses | None:
-        return self.losses.get(loss.dtype) if is_number(loss) else None
-
 
 def is_number(loss: Any) -> bool:
     """Whether ``loss`` is one number on the device, as nearly always."""
-    return isinstance(loss, Tensor) and loss.is_cuda and loss.dim() == 0
+    return type(loss) is Tensor and loss.is_cuda and loss.dim() == 0
 
 
 class Tape:
@@ -220,12 +218,10 @@ class Graph(Recording):
 
     def _launch(self, run: Run) -> None:
         """Loss and output are copied as soon as somebody reads them."""
-        losses, output = self.losses, self.output
-        if losses is not None:
-            losses.make_room()
-        self.launch()
-        if losses is not None:
-            run._loss = losses.newest()
+        output = self.output
+        if self.losses is not None:
+            run._loss = self.losses.of(self.launch)
         else:
+            self.launch()
             run._loss = self.loss.clone() if isinstance(self.loss, Tensor) else self.loss
         run._output = output if output is GONE else Later(lambda: with_tensors(output, Tensor.clone))

@@ -5,6 +5,8 @@ To start something small on a device takes the host longer than the device takes
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -26,7 +28,7 @@ class Inputs:
     def __init__(self, batch: Any) -> None:
         self.batch = with_tensors(batch, lambda tensor: tensor.detach().clone())
         self.tensors = [tensor.detach() for tensor in tensors_of(self.batch)]  # a model may want gradients of them
-        self.flat = type(batch) in (list, tuple) and len(batch) == len(self.tensors)
+        self.flat = type(batch) in (list, tuple) and all(isinstance(part, Tensor) for part in batch)
         self.word = common_word(list(tensors_of(batch)))
         self.words = [] if self.word is None else [tensor.view(self.word) for tensor in self.tensors]
 
@@ -37,7 +39,7 @@ class Inputs:
             torch._foreach_copy_(self.words, [tensor.view(word) for tensor in given])
             return
         for mine, one in zip(self.tensors, given, strict=True):
-            mine.copy_(one, non_blocking=True)
+            mine.copy_(one.detach() if one.requires_grad else one, non_blocking=True)
 
 
 def common_word(tensors: list[Tensor]) -> torch.dtype | None:
@@ -73,15 +75,21 @@ class Losses:
         torch.where(self._numbers == self._next, loss, self._memory, out=self._memory)
         self._next += 1
 
-    def make_room(self) -> None:
-        """Before a step: turns the page if it is full. What was read from it stands in a copy from now on."""
+    def of(self, step: Callable[[], None]) -> OnPage:
+        """Makes a step, and returns the loss that it wrote."""
         if self._count == LINES:
-            self._page.places = self._memory.clone().unbind()
-            self._page, self._count = Page(self._places), 0
-            self._next.zero_()
+            self._turn()
+        try:
+            step()
+            self._count += 1
+        except BaseException:  # such as Ctrl-C, of which nobody knows whether it came before the step or after it
+            with suppress(RuntimeError):  # of a device that is broken, which the first error says
+                self._next.fill_(self._count)
+            raise
+        return OnPage(self._page, self._count - 1)
 
-    def newest(self) -> OnPage:
-        """After a step: the loss that it wrote."""
-        written = OnPage(self._page, self._count)
-        self._count += 1
-        return written
+    def _turn(self) -> None:
+        """What was written on the page stands in a copy from now on. Broken off in the midst it can be done again."""
+        self._page.places = self._memory.clone().unbind()
+        self._next.zero_()
+        self._page, self._count = Page(self._places), 0
