@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -145,8 +146,32 @@ def set_kind_of_rate(run: Run) -> None:
     run.optimizer.param_groups[0]["lr"] = torch.tensor(0.05) if run.clock.batches % 5 < 3 else 0.01
 
 
+def other_weight(run: Run) -> None:
+    if run.clock.batches in (3, 7):
+        run.module.last.weight = nn.Parameter(run.module.last.weight.detach() * 0.5)
+
+
+def other_layer(run: Run) -> None:
+    if run.clock.batches in (3, 7):
+        run.module.act = (nn.Sigmoid(), nn.ReLU())[run.epoch]
+
+
+def other_criterion(run: Run) -> None:
+    if run.clock.batches in (3, 7):
+        run.criterion = nn.CrossEntropyLoss(label_smoothing=0.1 * run.clock.batches)
+
+
+def other_model(run: Run) -> None:
+    if run.clock.batches in (3, 7):
+        run.model = copy.deepcopy(run.model)
+
+
 BETWEEN_STEPS: dict[str, Callable[[Run], None]] = {
     "a buffer": put("mask"),
+    "a parameter": other_weight,
+    "a layer": other_layer,
+    "the criterion": other_criterion,
+    "the model": other_model,
     "weights of classes": lambda run: setattr(run.criterion, "weight", values(run)),
     "state that is cleared": forget,
     "state that is made anew": forget_all,
@@ -156,7 +181,7 @@ BETWEEN_STEPS: dict[str, Callable[[Run], None]] = {
 }
 
 
-QUICK = ("weights of classes", "state that is put back", "a rate that becomes a tensor")
+QUICK = ("a parameter", "a layer", "weights of classes", "state that is put back", "a rate that becomes a tensor")
 
 
 @pytest.mark.parametrize("what", some(BETWEEN_STEPS, QUICK))

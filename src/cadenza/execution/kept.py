@@ -136,6 +136,12 @@ def _tables_of(module: nn.Module) -> dict[str, dict[str, Any]]:
     return {name: dict(table) for name, table in tables.items() if isinstance(table, dict)}
 
 
+def holders_of(module: nn.Module) -> list[dict[str, Any]]:
+    """Where it holds parameters and modules, if it does; those of a scripted module cannot be replaced."""
+    tables = (vars(module).get(name) for name in ("_parameters", "_modules"))
+    return [table for table in tables if isinstance(table, dict) and table]
+
+
 def modules_of(run: Run) -> list[nn.Module]:
     """The modules of the model and of the criterion, if it is one."""
     parts = [run.module, *([run.criterion] if isinstance(run.criterion, nn.Module) else [])]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -13,7 +14,7 @@ from cadenza.callback import Callback
 from cadenza.execution.attributes import look_of
 from cadenza.execution.forms import Form
 from cadenza.execution.holdings import are_the_same, places, settings_of, states_of
-from cadenza.execution.kept import modules_of, parameters_of
+from cadenza.execution.kept import holders_of, modules_of, parameters_of
 from cadenza.execution.leaves import Unknown, shape_of, what_hides_tensors
 from cadenza.execution.recording import CannotRecord, Recording, Uncompiled
 from cadenza.fields import UNWEIGHTED
@@ -77,6 +78,8 @@ class Region:
         self._settings = [settings_of(form) for form in forms]
         self._of_pass: Any = None
         self._modules: list[Any] = []
+        self._held: list[Iterable[Any]] = []
+        self._parts: list[Any] = []  # model, criterion, and all modules and parameters in them
         self._tables: list[dict[str, Any]] = []
         self._buffers: list[Any] = []
         self._left: list[Any] = []  # the buffers as the last step left them
@@ -130,9 +133,11 @@ class Region:
 
     def _kind(self, run: Run) -> Hashable:
         """Everything on the host that shapes a step, beside the batch."""
-        if run._pass is not self._of_pass:
+        if run._pass is not self._of_pass or not are_the_same(self._parts_now(run), self._parts):
             self._of_pass = run._pass
             self._modules = modules_of(run)
+            self._held = [table.values() for module in self._modules for table in holders_of(module)]
+            self._parts = self._parts_now(run)
             self._tables = [module._buffers for module in self._modules if module._buffers]
             self._buffers = self._left = []
             self._parameters = parameters_of(run)
@@ -153,6 +158,9 @@ class Region:
             tuple([ask(run) for ask in self._asked]),
             torch.is_autocast_enabled(run.device.type),
         )
+
+    def _parts_now(self, run: Run) -> list[Any]:
+        return [run.model, run.criterion, *chain.from_iterable(self._held)]
 
     def _buffers_now(self) -> list[Any]:
         return [buffer for table in self._tables for buffer in table.values()]
