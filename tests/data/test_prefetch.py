@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from cadenza.data import TensorLoader, prepare
+from cadenza.data import TensorLoader, prefetch, prepare
 from cadenza.data.prefetch import DeviceFeed
 
 from .course import interrupted, plain, seed
@@ -45,6 +45,40 @@ class Moves:
 def test_on_the_cpu_nothing_is_put_in_between() -> None:
     batches = [torch.ones(2)]
     assert prepare(batches, device=torch.device("cpu")) is batches
+
+
+class Fails(list[torch.Tensor]):
+    """A loader whose fourth batch cannot be read."""
+
+    def __iter__(self) -> Any:
+        yield from (torch.tensor([float(number)]) for number in range(3))
+        raise ValueError("the fourth is broken")
+
+
+def read_until_it_fails(feed: DeviceFeed) -> list[float]:
+    feed.ahead, got = True, []
+    batches = iter(feed)
+    for _ in range(3):
+        got.append(next(batches).item())
+    with pytest.raises(ValueError, match="the fourth is broken"):
+        next(batches)
+    return got
+
+
+class NoCopies:
+    """In the place of what copies to a device."""
+
+    def __init__(self, device: torch.device) -> None: ...
+
+    def send(self, batch: Any) -> Any:
+        return batch
+
+    receive = send
+
+
+def test_an_error_comes_after_the_batches_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "Copier", NoCopies)
+    assert read_until_it_fails(DeviceFeed(Fails(), torch.device("cpu"))) == [0.0, 1.0, 2.0]
 
 
 class TestOnADevice:
@@ -96,6 +130,9 @@ class TestOnADevice:
             sums.append((batch.x if opaque else batch)[::1001].mean() + 0 * work[0, 0])
             del batch
         assert torch.stack(sums).tolist() == list(map(float, range(40)))
+
+    def test_an_error_comes_after_the_batches_before_it(self) -> None:
+        assert read_until_it_fails(DeviceFeed(Fails(), CUDA)) == [0.0, 1.0, 2.0]
 
     def test_the_host_does_not_wait(self) -> None:
         loader = TensorLoader(torch.randn(4096, 64), batch_size=64, shuffle=True, pin_memory=True)

@@ -109,10 +109,12 @@ class DeviceFeed(Feed):
         sent = None if batch is _END else copier.send(batch)
         while sent is not None:
             self.bookmark()
-            batch = next(batches, _END)
+            batch, failed = _read(batches)
             # before the one that is given now is worked on, so that the copy runs beside that work
             following = None if batch is _END else copier.send(batch)
             yield copier.receive(sent)
+            if failed is not None:
+                raise failed
             sent = following
 
     # Everything else is as the inner one says ---------------------------------------------------------------------
@@ -148,6 +150,14 @@ class DeviceFeed(Feed):
     def close(self) -> None:
         if isinstance(self.inner, Feed):
             self.inner.close()
+
+
+def _read(batches: Iterator[Any]) -> tuple[Any, Exception | None]:
+    """The next batch, or why there is none: the one before it, which is there already, is given first."""
+    try:
+        return next(batches, _END), None
+    except Exception as error:
+        return _END, error
 
 
 def reads_here(inner: Any) -> bool:
