@@ -32,7 +32,7 @@ class Kept:
         self.states = [{p: dict(state) for p, state in optimizer.state.items()} for optimizer in run.optimizers]
         self.attributes = [(one, dict(vars(one))) for one in modules_of(run)]
         self.contents = [(one, name, held, content(held)) for one in modules_of(run) for name, held in containers(one)]
-        self.tables = [(one, _tables_of(one)) for one in modules_of(run)]
+        self.tables = [(one, _copies_of_tables(one)) for one in modules_of(run)]
         self.generators = [(*held, state_of(held[-1])) for held in generators_of(modules_of(run))]
         self.callbacks = [(one, {k: _copied(v) for k, v in vars(one).items()}) for one in callbacks]
         self.rng = rng_state(run.device)
@@ -130,16 +130,14 @@ def parameters_of(run: Run) -> list[Tensor]:
     return list(found.values())
 
 
-def _tables_of(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """Its parameters and buffers; those of a scripted module cannot be replaced, so nothing is kept of them."""
-    tables = {name: vars(module).get(name) for name in TABLES[:2]}
-    return {name: dict(table) for name, table in tables.items() if isinstance(table, dict)}
+def tables_of(module: nn.Module, *names: str) -> dict[str, dict[str, Any]]:
+    """Where it holds its parts; those of a scripted module cannot be replaced, so there is nothing to look at."""
+    tables = {name: vars(module).get(name) for name in names}
+    return {name: table for name, table in tables.items() if isinstance(table, dict)}
 
 
-def holders_of(module: nn.Module) -> list[dict[str, Any]]:
-    """Where it holds parameters and modules, if it does; those of a scripted module cannot be replaced."""
-    tables = (vars(module).get(name) for name in ("_parameters", "_modules"))
-    return [table for table in tables if isinstance(table, dict) and table]
+def _copies_of_tables(module: nn.Module) -> dict[str, dict[str, Any]]:
+    return {name: dict(table) for name, table in tables_of(module, "_parameters", "_buffers").items()}
 
 
 def modules_of(run: Run) -> list[nn.Module]:

@@ -14,7 +14,7 @@ from cadenza.callback import Callback
 from cadenza.execution.attributes import look_of
 from cadenza.execution.forms import Form
 from cadenza.execution.holdings import are_the_same, places, settings_of, states_of
-from cadenza.execution.kept import holders_of, modules_of, parameters_of
+from cadenza.execution.kept import modules_of, parameters_of, tables_of
 from cadenza.execution.leaves import Unknown, shape_of, what_hides_tensors
 from cadenza.execution.recording import CannotRecord, Recording, Uncompiled
 from cadenza.fields import UNWEIGHTED
@@ -136,7 +136,8 @@ class Region:
         if run._pass is not self._of_pass or not are_the_same(self._parts_now(run), self._parts):
             self._of_pass = run._pass
             self._modules = modules_of(run)
-            self._held = [table.values() for module in self._modules for table in holders_of(module)]
+            tables = [tables_of(module, "_parameters", "_modules").values() for module in self._modules]
+            self._held = [table.values() for table in chain.from_iterable(tables) if table]
             self._parts = self._parts_now(run)
             self._tables = [module._buffers for module in self._modules if module._buffers]
             self._buffers = self._left = []
