@@ -1,41 +1,64 @@
-# Two commands need nothing but Python 3.11+, git and make: `make train` and `make test`.
+# `make` lists the commands. They need Python 3.11 or newer, git and make, and install into .venv what they need.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+CODE := src tests examples benchmarks tools
+ADVICE := Cadenza needs Python 3.11 or newer; name one: make train PYTHON=python3.12
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: train test test-all lint types tests generate bench clean
+# The quick tests: the loop, its points and requests, and what every callback and page must hold; no processes.
+QUICK := tests/core tests/callbacks/test_every_argument.py tests/callbacks/test_unneeded_points.py \
+  --ignore tests/core/test_properties.py --ignore tests/core/test_memory.py --deselect tests/core/test_imports.py::test_training_needs_torch_alone
 
-train: $(STAMP)  ## trains a classifier on handwritten digits and says how good it is
+.PHONY: help train quick test test-all coverage mutants lint types tests quick-tests generate bench clean
+.DEFAULT_GOAL := help
+
+help:  ## lists these commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */make \1|/' | column -t -s '|'
+
+train: $(VENV)/.examples  ## trains a classifier on handwritten digits and prints its accuracy
 	$(BIN)/python examples/00_digits.py
 
-test: lint types tests  ## lint, types and all tests but the long ones
+quick: lint  ## what to run before a commit: format, lint, types and the quick tests, in a minute
+	@$(MAKE) --no-print-directory --jobs 2 types quick-tests
 
-test-all: lint types  ## the long tests too
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: lint types tests  ## format, lint, types and all tests but the long ones
 
-lint: $(STAMP)
-	$(BIN)/ruff format --check src tests examples benchmarks tools
-	$(BIN)/ruff check src tests examples benchmarks tools
+test-all: lint types  ## also the long tests
+	$(PYTEST)
 
-types: $(STAMP)
+coverage: $(VENV)/.test  ## all tests but the long ones, and how much of the source they run
+	$(PYTEST) -m "not long" --cov cadenza --cov-report term:skip-covered
+
+mutants: $(VENV)/.test  ## changes the source in 160 places and lists the changes that no test notices; takes an hour
+	$(BIN)/python tools/mutate.py --results $${TMPDIR:-/tmp}/cadenza-mutants.jsonl
+
+lint: $(VENV)/.test
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+
+types: $(VENV)/.test
 	$(BIN)/mypy
 
-tests: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
+tests: $(VENV)/.test
+	$(PYTEST) -m "not long"
 
-generate: $(STAMP)  ## writes what is made from the table of points
+quick-tests: $(VENV)/.test
+	$(PYTEST) -q -m "not long" $(QUICK)
+
+generate: $(VENV)/.test  ## writes the stubs and pages that are made from the code
 	$(BIN)/python tools/generate.py
 	$(BIN)/ruff format --quiet src/cadenza/stubs.py
 
-bench: $(STAMP)  ## what the loop costs against a hand-written one
+bench: $(VENV)/.examples  ## measures the loop against a hand-written one
 	$(BIN)/python benchmarks/overhead.py
 
-$(STAMP): pyproject.toml constraints.txt
-	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable ".[test]"
-	touch $(STAMP)
+clean:  ## removes the environment and all caches
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 
-clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+# One stamp for each group of packages; the test group includes what the examples need.
+$(VENV)/.examples $(VENV)/.test: pyproject.toml constraints.txt
+	@$(PYTHON) -c "" 2>/dev/null || { echo "There is no $(PYTHON) that starts. $(ADVICE)"; exit 1; }
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "$(PYTHON) is too old. $(ADVICE)"; exit 1; }
+	@$(PYTHON) tools/install.py $(VENV) $(patsubst .%,%,$(notdir $@))
+	@touch $@ $(if $(filter %.test,$@),$(VENV)/.examples)
