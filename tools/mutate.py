@@ -1,0 +1,292 @@
+"""Checks that the tests notice faults: makes small ones in the source, one at a time, and looks which survive.
+
+``python tools/mutate.py --results FILE`` draws mutants of the loop, the step, checkpoints and resume with a seed. It
+tries each in a temporary copy against the tests that call the changed function, first those that call little else, for
+at most 60 seconds. FILE gets one line of JSON for each mutant; a second call continues where the first ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+AREAS = {
+    "loop": ("loop iteration passes lifecycle spans requests clock means feeding", "tests/core"),
+    "step": (
+        "execution/action execution/eager execution/step execution/forward verbs",
+        "tests/core",
+    ),
+    "checkpoint": ("checkpoint/* callbacks/checkpoint encoding", "tests/checkpoint tests/callbacks"),
+    "resume": ("resuming state preemption rng data/replayed data/order data/walk", "tests/checkpoint tests/data"),
+}
+"""The modules of each area, and the folders of its tests; of ``tests/callbacks`` those about checkpoints."""
+LIMIT = 60.0
+FILES = 12
+SAID = "said.txt"
+ELSEWHERE = {"test_certificate", "test_signals"}
+"""Tests that train in other processes, where calls are not seen. Try survivors against them with --last."""
+FLIPPED: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv,
+}  # fmt: skip
+
+
+# Mutants ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mutant:
+    area: str
+    file: str
+    function: str
+    line: int
+    column: int
+    before: str
+    after: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}:{self.line}:{self.column} {self.before} -> {self.after}"
+
+
+def mutants() -> list[Mutant]:
+    """All there are, in the order of the files."""
+    found = []
+    for area, (modules, _) in AREAS.items():
+        for pattern in modules.split():
+            for path in sorted((ROOT / "src" / "cadenza").glob(f"{pattern}.py")):
+                text = path.read_text(encoding="utf-8")
+                file = path.relative_to(ROOT).as_posix()
+                for function, node, after in changes(ast.parse(text), ""):
+                    before = ast.get_source_segment(text, node) or ""
+                    found.append(Mutant(area, file, function, node.lineno, node.col_offset, before, after))
+    return found
+
+
+def changes(tree: ast.AST, function: str) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]:
+    """In which function what can be replaced by what. Only code inside of functions is changed."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for part in node.body:
+                yield from changes(ast.Module([part], []), node.name)
+        elif not is_left_out(node):
+            if function:
+                yield from ((function, place, after) for place, after in replacements(node))
+            yield from changes(node, function)
+
+
+def is_left_out(node: ast.AST) -> bool:
+    """Messages, logging, types and docstrings."""
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func).startswith(("log.", "warn", "cast"))
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return True
+    return isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert | ast.arguments | ast.AnnAssign | ast.Import)
+
+
+def replacements(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+    match node:
+        case ast.Compare(ops=[one]) if type(one) in FLIPPED:
+            yield node, ast.unparse(ast.Compare(node.left, [FLIPPED[type(one)]()], node.comparators))  # type: ignore[list-item]
+        case ast.BoolOp(op=one) | ast.BinOp(op=one) if type(one) in FLIPPED:
+            yield node, f"({ast.unparse(type(node)(**{**dict(ast.iter_fields(node)), 'op': FLIPPED[type(one)]()}))})"
+        case ast.UnaryOp(op=ast.Not()):
+            yield node, f"bool({ast.unparse(node.operand)})"
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) if not isinstance(test, ast.Compare):
+            yield test, f"(not ({ast.unparse(test)}))"
+        case ast.Constant(value=bool()):
+            yield node, str(not node.value)
+        case ast.Constant(value=int()):
+            yield node, str(int(node.value) + 1)
+        case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Assign(targets=[ast.Attribute()]):
+            if not is_left_out(node.value):
+                yield node, "pass"
+
+
+def changed(text: str, mutant: Mutant) -> str:
+    lines = text.splitlines(keepends=True)
+    line = lines[mutant.line - 1].encode()  # columns are counted in bytes
+    start = len("".join(lines[: mutant.line - 1])) + len(line[: mutant.column].decode())
+    assert text[start:].startswith(mutant.before), mutant.name
+    return text[:start] + mutant.after + text[start + len(mutant.before) :]
+
+
+# Which tests call which functions -----------------------------------------------------------------------------------
+
+
+class Calls:
+    """A pytest plugin: for each test that passes, how long it took and which functions it called."""
+
+    def __init__(self, file: str, source: str) -> None:
+        self.file, self.source = file, source
+        self.seen: set[str] = set()
+
+    def trace(self, frame: object, event: str, arg: object) -> None:
+        code = frame.f_code  # type: ignore[attr-defined]
+        if code.co_filename.startswith(self.source):
+            self.seen.add(f"src/cadenza{code.co_filename[len(self.source) :]}:{code.co_name}")
+
+    def pytest_runtest_setup(self) -> None:
+        self.seen, self.begun = set(), time.monotonic()
+        sys.settrace(self.trace)
+
+    def pytest_runtest_logreport(self, report: object) -> None:
+        if report.when == "teardown":  # type: ignore[attr-defined]
+            sys.settrace(None)
+            row = [report.nodeid, time.monotonic() - self.begun, sorted(self.seen)]  # type: ignore[attr-defined]
+            with open(self.file, "a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def tests_of(area: str) -> list[str]:
+    found = []
+    for folder in AREAS[area][1].split():
+        pattern = "test_*checkpoint*.py" if folder == "tests/callbacks" else "test_*.py"
+        found += [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / folder).glob(pattern))]
+    return [file for file in found if "_gpu" not in file and Path(file).stem not in ELSEWHERE]
+
+
+def chosen(mutant: Mutant, rows: list[tuple[str, float, list[str]]], limit: float) -> list[str]:
+    """Tests that call the function, for at most ``limit`` seconds: first those that call little else, of few files."""
+    calling = [row for row in rows if f"{mutant.file}:{mutant.function}" in row[2]]
+    calling.sort(key=lambda row: len(row[2]))
+    files = list(dict.fromkeys(name.split("::")[0] for name, _, _ in calling))[:FILES]
+    found, total = [], 0.0
+    for name, seconds, _ in calling:
+        if name.split("::")[0] in files and (total := total + seconds) < limit:
+            found.append(name)
+    return found
+
+
+# Running ------------------------------------------------------------------------------------------------------------
+
+
+def forked(copy: Path, arguments: list[str], limit: float, plugins: tuple[str, ...] = ()) -> tuple[str, float]:
+    """Runs pytest in a process that has torch, and finds Cadenza in ``copy``; says how it ended."""
+    begun = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        silent = os.open(str(copy / SAID), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        os.chdir(copy)
+        os.environ.update(PYTHONPATH=str(copy / "src"), OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
+        sys.path[:0] = [str(copy), str(copy / "src")]
+        sys.dont_write_bytecode = True
+        import pytest
+
+        code = pytest.main(arguments, plugins=[Calls(plugins[0], str(copy / "src" / "cadenza"))] if plugins else [])
+        os._exit(int(code))
+    ended = 0
+    while time.monotonic() < begun + limit:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.02)
+    for end in (os.killpg, os.kill):
+        try:
+            end(child, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    if not ended:
+        os.waitpid(child, 0)
+        return "hung", time.monotonic() - begun
+    code = os.waitstatus_to_exitcode(status)
+    return {0: "survived", 1: "killed", 5: "no tests"}.get(code, "killed"), time.monotonic() - begun
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, required=True, help="a file outside of the tree")
+    parser.add_argument("--count", type=int, default=160)
+    parser.add_argument("--seed", type=int, default=17)
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one mutant; more on a busy machine")
+    parser.add_argument("--tests-seconds", type=float, default=25.0, help="the most that the tests of one mutant take")
+    parser.add_argument("--areas", nargs="+", choices=list(AREAS), default=list(AREAS))
+    parser.add_argument("--list", action="store_true", help="only counts what could be changed")
+    parser.add_argument("--marked", default="not long", help="which tests, as for pytest -m")
+    parser.add_argument("--last", nargs="*", default=[], help="tests for mutants that all others have missed")
+    parser.add_argument("--survivors", type=Path, help="only the mutants that survived in this other file of results")
+    options = parser.parse_args()
+    everything = mutants()
+    if options.list:
+        for area in AREAS:
+            print(area, sum(one.area == area for one in everything))
+        return
+    drawn = random.Random(options.seed).sample(everything, options.count)
+    if options.survivors:
+        alive = {row["name"] for row in read(options.survivors) if row["ended"] != "killed"}
+        drawn = [one for one in drawn if one.name in alive]
+    import pytest  # noqa: F401
+    import torch
+    import torch._dynamo  # noqa: F401  imported by every optimizer
+
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "copy")
+        leave = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "runs")
+        shutil.copytree(ROOT, copy, ignore=leave)
+        try_all(drawn, copy, options)
+
+
+def read(file: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def calls_of(area: str, copy: Path, options: argparse.Namespace) -> list[tuple[str, float, list[str]]]:
+    """Which functions each test of an area calls; found out once, and kept beside the results."""
+    tested = AREAS[area][1].replace("tests/", "").replace(" ", "-")
+    file = options.results.with_suffix(f".{tested}.{options.marked.replace(' ', '-')}.calls")
+    if not file.exists():
+        draft = file.with_suffix(".draft")
+        draft.unlink(missing_ok=True)
+        words = ["-q", "-m", options.marked, "-p", "no:xdist", *tests_of(area)]
+        print(area, *forked(copy, words, 7200, (str(draft),)), flush=True)
+        draft.rename(file)
+    return [tuple(json.loads(line)) for line in file.read_text().splitlines()]  # type: ignore[misc]
+
+
+def try_all(drawn: list[Mutant], copy: Path, options: argparse.Namespace) -> None:
+    done = {row["name"] for row in read(options.results)}
+    for area in options.areas:
+        mine = [one for one in drawn if one.area == area and one.name not in done]
+        calls = calls_of(area, copy, options) if mine and not options.last else []
+        for mutant in mine:
+            path = copy / mutant.file
+            text = path.read_text(encoding="utf-8")
+            path.write_text(changed(text, mutant), encoding="utf-8")
+            tests = options.last or chosen(mutant, calls, options.tests_seconds)
+            words = ["-q", "-x", "-m", options.marked, "-p", "no:xdist", *tests]
+            ended, seconds = forked(copy, words, options.limit) if tests else ("no tests", 0.0)
+            path.write_text(text, encoding="utf-8")
+            by = (
+                re.findall(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", (copy / SAID).read_text(), re.MULTILINE)
+                if tests
+                else []
+            )
+            row = {"name": mutant.name, **asdict(mutant), "ended": ended, "seconds": round(seconds, 1)}
+            row |= {"tests": len(tests), "by": by[:1]}
+            with options.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{ended:9} {seconds:5.1f} s {len(tests):4} tests  {mutant.name[:150]}", flush=True)
+    rows = read(options.results)
+    survivors = [row for row in rows if row["ended"] in ("survived", "no tests")]
+    print(f"{len(rows)} mutants, {len(rows) - len(survivors)} noticed, {len(survivors)} not")
+
+
+if __name__ == "__main__":
+    main()
