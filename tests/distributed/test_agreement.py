@@ -14,11 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, DistributedSampler
 
-from cadenza import Callback, When, launch
+from cadenza import Callback, When
 from cadenza.callbacks import Accumulate, Freeze, HangWatch, NaNGuard, TimeLimit
 from cadenza.distributed import DDP, forks, main_only
 from cadenza.testing import tiny_classifier, tiny_data, tiny_loader
 
+from ..processes import ranks
 from .crew import Mine, fitted, play, trainer_with
 
 pytestmark = pytest.mark.timeout(300)
@@ -368,7 +369,7 @@ SCENARIOS = {
 def answers():
     with tempfile.TemporaryDirectory() as folder:
         scenarios = [(fn, tuple(folder if arg is None else arg for arg in args)) for fn, args in SCENARIOS.values()]
-        found = launch(play, folder, scenarios, results="all", timeout=280)
+        found = ranks(play, folder, scenarios, results="all", timeout=280)
     return {name: (found[0][place], found[1][place]) for place, name in enumerate(SCENARIOS)}
 
 

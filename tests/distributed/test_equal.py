@@ -7,9 +7,11 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from cadenza import Trainer, launch
+from cadenza import Trainer
 from cadenza.callbacks import EMA, Accumulate, GradientClip, Metrics
 from cadenza.callbacks.measures import accuracy
+
+from ..processes import ranks
 
 pytestmark = pytest.mark.timeout(300)
 SIZES = (6, 6, 6, 2)
@@ -87,7 +89,7 @@ SETUPS = {"2": (2, [*ORDER, ORDER[0]]), "4": (4, [ORDER[0], ORDER[3], ORDER[0]])
 def together(request):
     """For each setup its name and the answers of all ranks."""
     workers, order = SETUPS[request.param]
-    answers = launch(train_all, [(s, *CASES[n]) for s, n in order], workers=workers, results="all", timeout=280)
+    answers = ranks(train_all, [(s, *CASES[n]) for s, n in order], workers=workers, results="all", timeout=280)
     return [(name, [one[place] for one in answers]) for place, (_, name) in enumerate(order)]
 
 

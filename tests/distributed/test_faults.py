@@ -7,10 +7,11 @@ import tempfile
 import pytest
 from torch import nn
 
-from cadenza import Callback, launch
+from cadenza import Callback
 from cadenza.points import POINTS, Kind
 from cadenza.testing import tiny_classifier
 
+from ..processes import ranks
 from .crew import fitted, play, trainer_with
 
 pytestmark = pytest.mark.timeout(300)
@@ -83,7 +84,7 @@ def answers():
     scenarios = [(fault, (point, place % 2)) for place, point in enumerate(PLAYED)]
     with tempfile.TemporaryDirectory() as folder:
         more = [(fault_at_the_beginning, (1,)), (end_in_peace, (1,)), (fault_in_the_loop, (1,))]
-        return launch(play, folder, [*scenarios, *more], results="all", timeout=280)
+        return ranks(play, folder, [*scenarios, *more], results="all", timeout=280)
 
 
 @pytest.mark.parametrize("place", range(len(PLAYED)), ids=PLAYED)

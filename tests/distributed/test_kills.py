@@ -13,6 +13,7 @@ from cadenza.callbacks import Checkpoint
 from cadenza.distributed.launchers.local import WorkerDied
 from cadenza.testing import tiny_loader
 
+from ..processes import ranks
 from .crew import trainer_with
 
 pytestmark = pytest.mark.timeout(300)
@@ -63,9 +64,9 @@ def test_a_process_that_is_killed_ends_the_others(tmp_path, rank, monkeypatch):
 
 
 def test_a_signal_to_one_rank_saves_and_ends_all(tmp_path):
-    found = launch(preempted, str(tmp_path / "run"), 3, False, results="all", timeout=140)
+    found = ranks(preempted, str(tmp_path / "run"), 3, False, results="all", timeout=140)
     assert [one[:2] for one in found] == [(143, 7), (143, 7)]
-    (one, whole), (other, _) = launch(resumed_and_whole, str(tmp_path), results="all", timeout=140)
+    (one, whole), (other, _) = ranks(resumed_and_whole, str(tmp_path), results="all", timeout=140)
     assert one[:2] == other[:2] == whole[:2] == (0, 15)
     assert all(map(torch.equal, one[2], whole[2]))
     assert all(map(torch.equal, one[2], other[2]))

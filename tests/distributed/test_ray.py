@@ -17,6 +17,7 @@ from cadenza import Callback, launch
 from cadenza.callbacks import Checkpoint
 from cadenza.testing import tiny_loader
 
+from ..processes import run
 from .crew import trainer_with
 from .engines import needs
 
@@ -147,8 +148,7 @@ def test_a_missing_ray_is_named_with_its_extra():
         "import sys; sys.modules['ray'] = None; import cadenza\n"
         "try: cadenza.launch(len, '', on='ray')\nexcept ModuleNotFoundError as error: print(error)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    done = run(code)
     assert done.stdout == "launching on 'ray' needs ray: pip install 'cadenza[ray]'\n", done.stderr
 
 

@@ -11,11 +11,12 @@ from torch import distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from cadenza import Callback, MainCallback, Trainer, launch
+from cadenza import Callback, MainCallback, Trainer
 from cadenza.callbacks import Accumulate, Freeze, GradientClip
 from cadenza.distributed import DDP
 from cadenza.testing import tiny_classifier, tiny_loader
 
+from ..processes import ranks
 from .crew import Mine, fitted, play, trainer_with
 
 pytestmark = pytest.mark.timeout(300)
@@ -283,7 +284,7 @@ OTHERS = {
 def answers():
     scenarios = {**{name: (both, (name,)) for name in CASES}, **OTHERS}
     with tempfile.TemporaryDirectory() as folder:
-        found = launch(play, folder, [*scenarios.values()], results="all", timeout=280)
+        found = ranks(play, folder, [*scenarios.values()], results="all", timeout=280)
     return [dict(zip(scenarios, one, strict=True)) for one in found]
 
 

@@ -6,8 +6,7 @@ import tempfile
 
 import pytest
 
-from cadenza import launch
-
+from ..processes import ranks
 from .crew import play
 from .trainings import difference, train
 
@@ -19,6 +18,7 @@ CASES = {
     "a process without a sample in the last batch": {"samples": 33, "batch_size": 16, "norm": False},
     "every epoch": {"every": "1 epoch"},
     "a request that not all know yet": {"ends_epoch": 2},
+    "buffers that are not persistent and added groups": {"grows": True},
 }
 STOPS = {"a process without a sample in the last batch": (4, 5), "a request that not all know yet": (3, 7)}
 
@@ -32,7 +32,7 @@ def folder():
             for stop in (*STOPS.get(name, (2, 8)), None):
                 how = (f"{folder}/killed-{place}", options, stop)
                 scenarios.append((lambda to, options, stop: train(to, stop, **options), how))
-        launch(play, folder, scenarios, results="all", timeout=280)
+        ranks(play, folder, scenarios, results="all", timeout=280)
         yield folder
 
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from torch import distributed as dist
 
-from cadenza import launch
 from cadenza.callbacks import Checkpoint
 from cadenza.checkpoint import Damaged, Shelf, load_weights
 from cadenza.checkpoint.disk import Disk
 from cadenza.distributed import FSDP
 
+from ..processes import ranks
 from .crew import fitted, play
 from .trainings import Network, difference, ledger, train
 
 pytestmark = pytest.mark.timeout(300)
-HOW = {"strategy": "fsdp", "norm": False, "samples": 100, "accumulate": 3}
+HOW = {"strategy": "fsdp", "norm": False, "samples": 100, "accumulate": 3, "grows": True}
 """Under FSDP processes look every eighth batch whether a save is wanted: in the middle of a window, and of an epoch."""
 
 
@@ -78,7 +78,7 @@ def played():
         gathered = {"strategy": FSDP(checkpoints="whole")}
         scenarios += [(go, (f"{folder}/gathered", stop, gathered)) for stop in (10, None)]
         scenarios += [(full_disk, (f"{folder}/full",))]
-        answers = launch(play, folder, scenarios, results="all", timeout=280)
+        answers = ranks(play, folder, scenarios, results="all", timeout=280)
         yield folder, answers
 
 

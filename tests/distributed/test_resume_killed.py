@@ -14,6 +14,7 @@ import pytest
 from cadenza import launch
 from cadenza.distributed.launchers.local import WorkerDied
 
+from ..processes import ranks
 from .crew import play
 from .trainings import difference, train
 
@@ -32,11 +33,11 @@ train(f"{folder}/killed", 7 if first else None, {1})
 
 def certified(folder, kills, **options):
     one = partial(train, **options)
-    for batch, ranks in kills:
+    for batch, fallen in kills:
         with pytest.raises(WorkerDied, match="was ended by signal 9"):
-            launch(one, f"{folder}/killed", batch, ranks, timeout=100)
+            ranks(one, f"{folder}/killed", batch, fallen, timeout=100)
     (folder / "meetings").mkdir()
-    launch(play, folder / "meetings", [(one, (f"{folder}/{name}",)) for name in ("killed", "whole")], timeout=100)
+    ranks(play, folder / "meetings", [(one, (f"{folder}/{name}",)) for name in ("killed", "whole")], timeout=100)
     return difference(f"{folder}/whole", f"{folder}/killed")
 
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-import cadenza
 from cadenza import Callback, launch
 from cadenza.distributed import ParquetData, World, spark_data
 from cadenza.testing import tiny_classifier, tiny_loader
 
+from ..processes import run
 from .crew import trainer_with
 from .engines import needs
 
@@ -69,7 +66,9 @@ def test_a_data_frame_is_a_data_set(data):
     assert torch.equal(found[1][order], targets[torch.argsort(inputs[:, 0])])
 
 
-@pytest.mark.parametrize("barrier", [True, False], ids=["tasks of a stage", "beside the driver"])
+@pytest.mark.parametrize(
+    "barrier", [True, pytest.param(False, marks=pytest.mark.long)], ids=["tasks of a stage", "beside the driver"]
+)
 def test_two_workers_give_the_weights_of_one_process(data, barrier):
     first, second = launch(trained, data, on="spark", barrier=barrier, results="all")
     assert [one["world"].world_size for one in (first, second)] == [2, 2]
@@ -99,7 +98,7 @@ def fail_on_one():
 
 def test_an_error_comes_back_whole_with_its_rank(spark):
     with pytest.raises(Odd, match="7 is odd") as caught:
-        launch(fail_on_one, on="spark")
+        launch(fail_on_one, on="spark", barrier=False)
     assert caught.value.number == 7
     assert any("rank 1" in note for note in caught.value.__notes__)
     assert "raise Odd(7)" in str(caught.value.__cause__)
@@ -139,6 +138,5 @@ def test_what_is_missing_is_named(before, said):
         f"import os, sys; {before}; import cadenza\n"
         "try: cadenza.launch(len, '', on='spark')\nexcept (ModuleNotFoundError, RuntimeError) as error: print(error)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    done = run(code)
     assert done.stdout.startswith(said), done.stderr

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 
@@ -12,6 +10,8 @@ import pytest
 from cadenza.distributed import standing
 from cadenza.distributed.failure import RankFailed
 from cadenza.distributed.standing import Standing
+
+from ..processes import run
 
 
 class Busy:
@@ -86,7 +86,7 @@ failure = {"rank": 1, "said": "ValueError: odd"}
 
 def ended(script):
     """How a process ends that does this while another one fails."""
-    return subprocess.run([sys.executable, "-c", BEGIN + script], capture_output=True, text=True, timeout=120)
+    return run(BEGIN + script)
 
 
 STUCK = """

@@ -7,11 +7,11 @@ import warnings
 
 import pytest
 
-from cadenza import launch
 from cadenza.callbacks import Checkpoint
 from cadenza.distributed import RankFailed
 from cadenza.testing import tiny_loader
 
+from ..processes import ranks
 from .crew import play, trainer_with
 from .trainings import BreaksOff, ledger, train
 
@@ -37,8 +37,8 @@ def legs(request):
     how = {"samples": samples, "batch_size": 2, "norm": False, "strategy": request.param}
     with tempfile.TemporaryDirectory() as folder:
         to = f"{folder}/run"
-        found = [launch(go, to, first, how, workers=4, timeout=100)]
-        found.append(launch(go, to, second, how, workers=2, timeout=100))
+        found = [ranks(go, to, first, how, workers=4, timeout=100)]
+        found.append(ranks(go, to, second, how, workers=2, timeout=100))
         found.append(go(to, None, {**how, "strategy": "single"}))
         yield found, [ledger(to, size, size) for size in (4, 2, 1)], samples
 
@@ -97,7 +97,7 @@ def refused():
             (go_divided, (f"{folder}/divided", 4)),
             (go, (f"{folder}/asked", 3, {**how, "ends_epoch": 2})),
         ]
-        yield folder, launch(play, folder, scenarios, timeout=100)
+        yield folder, ranks(play, folder, scenarios, timeout=100)
 
 
 def test_what_cannot_be_kept_is_refused_with_the_numbers(refused):

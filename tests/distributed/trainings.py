@@ -33,14 +33,19 @@ class Noisy(Dataset):
 
 
 class Network(nn.Module):
-    def __init__(self, norm=True):
+    def __init__(self, norm=True, drifts=False):
         super().__init__()
         torch.manual_seed(0)
         self.layers = nn.ModuleList([nn.Linear(6, 8), nn.Linear(8, 3)])
         self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
         self.dropout = nn.Dropout(0.3)
+        if drifts:
+            self.register_buffer("drift", torch.zeros(6), persistent=False)
 
     def forward(self, inputs):
+        if self.training and hasattr(self, "drift"):
+            self.drift = self.drift + 0.1 * inputs[:, :6].mean(0)
+            inputs = torch.cat([inputs[:, :6] + self.drift, inputs[:, 6:]], 1)
         return self.layers[1](self.dropout(torch.tanh(self.norm(self.layers[0](inputs[:, :6])))))
 
 
@@ -83,6 +88,14 @@ class EndsEpoch(Callback):
             run.end_epoch()
 
 
+class Unfreezes(Callback):
+    """Gives the optimizer a further group of parameters when the second epoch begins."""
+
+    def before_epoch(self, run):
+        if run.epoch == 1:
+            run.optimizer.add_param_group({"params": run.module.layers[0].parameters(), "lr": 0.01})
+
+
 def train(folder, stop=None, ranks=None, **options):
     """Trains three epochs, or goes on with them; ``stop`` is the batch at which it is broken off."""
     how = {
@@ -96,11 +109,13 @@ def train(folder, stop=None, ranks=None, **options):
         "background": False,
         "to": folder,
         "ends_epoch": None,
+        "grows": False,
         **options,
     }
     torch.set_num_threads(1)
-    model = Network(how["norm"])
-    adam = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model = Network(how["norm"], drifts=how["grows"])
+    trained = (model.layers[1] if how["grows"] else model).parameters()
+    adam = torch.optim.AdamW(trained, lr=0.02)
     callbacks = [
         Accumulate(how["accumulate"]),
         EMA(0.8),
@@ -110,6 +125,8 @@ def train(folder, stop=None, ranks=None, **options):
     ]
     if how["ends_epoch"] is not None:
         callbacks.append(EndsEpoch(how["ends_epoch"]))
+    if how["grows"]:
+        callbacks.append(Unfreezes())
     if stop is not None:
         callbacks.append(BreaksOff(stop, ranks))
     trainer = Trainer(

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cadenza.distributed.ensemble import Ensemble
 from cadenza.distributed.reduction import Buffers, Reduction
 from cadenza.distributed.ride import Carrier, Ears, Ride
-from cadenza.distributed.strategy import Together, check_flags, on_cuda, refuse_wrapped, same_everywhere, trained
+from cadenza.distributed.strategy import Together, check_flags, on_cuda, same_everywhere, trained
 from cadenza.telling import warn
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ class DDP(Together):
 
     def wrap(self, run: Run, ensemble: Ensemble) -> None:
         """Wraps the module, anew if other parameters are trained than before: DDP waits for each it knows of."""
-        refuse_wrapped(run.module)
         if ensemble.model is None or ensemble.trained != trained(run.module):
             ensemble.model = ensemble.ride = run.model = None  # type: ignore[assignment]
             module = Carrier(run.module) if self._rides(run) else run.module

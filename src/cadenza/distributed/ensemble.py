@@ -229,7 +229,6 @@ class Ensemble(Gradients):
         self._standing = Standing(run, self.world.rank)
         self.lifeline.on_failure, self.lifeline.where = self._standing.interrupt, self._standing.where
         self._later, self.holds, self.synced = [], None, True
-        self._look(run)
 
     def raise_failure(self) -> None:
         if self.lifeline.failure is not None:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from cadenza.distributed.ensemble import Ensemble
 from cadenza.distributed.sharding import put_back
 from cadenza.distributed.spread import cut_state
-from cadenza.distributed.strategy import Together, refuse_wrapped, same_everywhere
+from cadenza.distributed.strategy import Together, same_everywhere
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -65,7 +65,6 @@ class FSDP(Together):
 
     def spread(self, run: Run, ensemble: Ensemble) -> None:
         if ensemble.model is None:
-            refuse_wrapped(run.module)
             same_everywhere(run.module)
             before = dict(run.module.named_parameters(remove_duplicate=False))
             self._shard(run.module, run.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from cadenza.distributed.compare_setup import compare, noting_who_left
 from cadenza.distributed.ensemble import Ensemble
 from cadenza.distributed.guard import guarded
 from cadenza.distributed.meeting import meet
@@ -48,7 +49,7 @@ class Strategy:
         """Called when a run begins and the module is on its device; sets ``run.model``."""
         return None
 
-    def found(self, training: Training, look: Callable[..., Any]) -> Any:
+    def found(self, run: Run, callbacks: Sequence[Callback], look: Callable[..., Any]) -> Any:
         """The checkpoint that ``look`` finds, as this process is to take it; None if there is none."""
         return taken_alone(look())
 
@@ -96,8 +97,11 @@ class Together(Strategy):
     def begin(self, run: Run) -> Ensemble | None:
         if run.training_state.world.alone:
             return None
-        ensemble = self.ensemble(run.training_state)
-        ensemble.follow(run)
+        with noting_who_left(run):
+            ensemble = self.ensemble(run.training_state)
+            ensemble.follow(run)
+            refuse_wrapped(run.module)
+            run.clock.agreed = compare(run, run._plan.given, ensemble.place)
         self.spread(run, ensemble)
         return ensemble
 
@@ -109,8 +113,13 @@ class Together(Strategy):
             training.ensemble.crew = Crew(lifeline, self.timeout) if self.sharded else None
         return training.ensemble
 
-    def found(self, training: Training, look: Callable[..., Any]) -> Any:
-        return taken_alone(look()) if training.world.alone else hand_out(self.ensemble(training), look)
+    def found(self, run: Run, callbacks: Sequence[Callback], look: Callable[..., Any]) -> Any:
+        if run.training_state.world.alone:
+            return taken_alone(look())
+        with noting_who_left(run):
+            ensemble = self.ensemble(run.training_state)
+            compare(run, callbacks, ensemble.place)
+        return hand_out(ensemble, look)
 
     def why_not_recorded(self, run: Run, mode: str) -> str | None:
         if run.world_size == 1:

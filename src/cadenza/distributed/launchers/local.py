@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 import cloudpickle
 from torch import distributed as dist
 
+from cadenza.distributed.launchers.relay import INTERRUPTED, Relay
+
 _LAST_WORDS = 15.0
 """Seconds that the others have to end by themselves when one process has ended with an error."""
 
@@ -42,37 +44,44 @@ def start(
     results: str = "main",
     timeout: float | None = None,
     environment: Mapping[str, str] | None = None,
+    grace: float = 300.0,
 ) -> Any:
     """Starts ``workers`` interpreters, waits for all of them, and returns rank 0's result, or all with ``results``.
 
-    After ``timeout`` seconds all are ended and ``TimeoutError`` is raised. ``environment`` is added to theirs.
+    After ``timeout`` seconds all are ended and ``TimeoutError`` is raised. ``environment`` is added to theirs. A signal
+    to this process is passed on to them, and they have ``grace`` seconds to save and end.
     """
-    payload = pack(fn, args)
+    payload, relay = pack(fn, args), Relay(grace)
     store = dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5)
     )
     with tempfile.TemporaryDirectory(prefix="cadenza-launch-") as folder:
-        crew = [Worker(rank, workers, store.port, Path(folder), environment or {}) for rank in range(workers)]
-        try:
-            for worker in crew:
-                worker.hand_over(payload)
-            wait_for(crew, timeout)
-        finally:
-            for worker in crew:
-                worker.end()
+        crew: list[Worker] = []
+        with relay.listening(crew):
+            try:
+                for rank in range(workers):
+                    crew.append(Worker(rank, workers, store.port, Path(folder), environment or {}, relay))
+                    crew[-1].hand_over(payload)
+                wait_for(crew, timeout, relay)
+            finally:
+                for worker in crew:
+                    worker.end()
+        relay.raise_heard(crew)
         raise_first(crew)
         return [worker.result() for worker in crew] if results == "all" else crew[0].result()
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """The function and its arguments as bytes. What a fresh interpreter could not import travels by value."""
+    """The function and its arguments as bytes. What a fresh interpreter could not import travels by value; finders of
+    modules that can be pickled go in front, so that a worker finds what the function imports."""
     by_value = []
+    finders = [one for one in sys.meta_path if getattr(one, "travels", False)]
     for module in {getattr(one, "__module__", None) for one in (fn, getattr(fn, "func", None), *args)}:
         if module not in (None, "__main__") and module in sys.modules and not _can_be_imported(str(module)):
             cloudpickle.register_pickle_by_value(sys.modules[str(module)])
             by_value.append(sys.modules[str(module)])
     try:
-        return pickle.dumps([[str(part) for part in sys.path], cloudpickle.dumps((fn, args))])
+        return pickle.dumps([[str(part) for part in sys.path], cloudpickle.dumps((finders, fn, args))])
     finally:
         for known in by_value:
             cloudpickle.unregister_pickle_by_value(known)
@@ -89,7 +98,7 @@ def _can_be_imported(module: str) -> bool:
 class Worker:
     """One process: what it was given, and what it left behind."""
 
-    def __init__(self, rank: int, size: int, port: int, folder: Path, extra: Mapping[str, str]) -> None:
+    def __init__(self, rank: int, size: int, port: int, folder: Path, extra: Mapping[str, str], relay: Relay) -> None:
         self.rank = rank
         self.file = folder / f"result-{rank}"
         threads = str(max(1, (os.cpu_count() or 1) // size))
@@ -106,8 +115,9 @@ class Worker:
             "TORCHELASTIC_USE_AGENT_STORE": "True",  # the meeting point is here, so no port can be taken in between
             "TORCHELASTIC_RESTART_COUNT": "0",
         }
-        command = [sys.executable, "-m", "cadenza.distributed.launchers.worker", str(self.file)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+        command = [sys.executable, "-m", "cadenza.distributed.launchers.worker", str(self.file), str(relay.grace)]
+        # In a session of its own, Ctrl-C in the terminal comes to it once: from the relay.
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=relay.active)
         self.ended_at: float | None = None
         self.ended_here = False
 
@@ -134,11 +144,26 @@ class Worker:
     def failed(self) -> bool:
         return self.is_over() and self.process.returncode != 0
 
-    def end(self) -> None:
-        """Ends the process if it still runs, and lets go of the pipe."""
+    @property
+    def begun(self) -> bool:
+        """Whether it has met the others and called the function."""
+        return self.file.with_suffix(".begun").exists()
+
+    def warn(self, number: int) -> None:
+        """Passes a signal on. A process that has not begun has nothing to save, and is ended."""
+        if self.begun:
+            self.process.send_signal(number)
+        else:
+            self.kill()
+
+    def kill(self) -> None:
         if self.process.poll() is None:
             self.ended_here = True
             self.process.kill()
+
+    def end(self) -> None:
+        """Ends the process if it still runs, and lets go of the pipe."""
+        self.kill()
         self.process.wait()
         if self.process.stdin is not None:
             try:
@@ -155,12 +180,17 @@ class Worker:
         return None if found is None else pickle.loads(found["result"])
 
 
-def wait_for(crew: list[Worker], timeout: float | None) -> None:
-    """Waits until all have ended; when one failed, the others have a little time to end by themselves."""
+def wait_for(crew: list[Worker], timeout: float | None, relay: Relay) -> None:
+    """Waits until all have ended; when one failed, the others have a little time to end by themselves.
+
+    One that was interrupted by a signal may have ended before rank 0 has written everything: that is given more time.
+    """
     until = None if timeout is None else time.monotonic() + timeout
     while not all(worker.is_over() for worker in crew):
-        failed = [worker.ended_at for worker in crew if worker.failed() and worker.ended_at is not None]
-        if failed and time.monotonic() > min(failed) + _LAST_WORDS:
+        failed = [worker for worker in crew if worker.failed()]
+        interrupted = all(worker.process.returncode in INTERRUPTED for worker in failed)
+        first = min((worker.ended_at for worker in failed if worker.ended_at is not None), default=math.inf)
+        if time.monotonic() > first + (relay.grace if interrupted else _LAST_WORDS) or relay.pass_on(crew):
             return
         if until is not None and time.monotonic() > until:
             late = ", ".join(str(worker.rank) for worker in crew if not worker.is_over())
@@ -172,7 +202,10 @@ def raise_first(crew: list[Worker]) -> None:
     """Raises the first error of a worker: one that is its own rather than the news of another's."""
     errors = [(worker, found) for worker in crew if (found := worker.left()) is not None and "error" in found]
     silent = [w for w in crew if w.process.returncode != 0 and w.left() is None and not w.ended_here]
-    own = sorted((pair for pair in errors if not pair[1]["news"]), key=lambda pair: pair[1]["when"])
+    own = sorted(
+        (pair for pair in errors if not pair[1]["news"]),
+        key=lambda pair: (pair[1]["code"] in INTERRUPTED, pair[1]["when"]),
+    )
     for worker, found in own[:1]:
         raise_told(worker.rank, found)
     for worker in sorted(silent, key=lambda one: one.ended_at or math.inf)[:1]:
