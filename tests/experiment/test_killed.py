@@ -5,27 +5,23 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
-import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-import cadenza
 from cadenza.experiment import Experiment, compare_runs, list_runs, read_run, write_report
 from cadenza.experiment.lines import read_lines
 from cadenza.testing import tiny_loader
 
+from ..processes import Program
 from .test_trackers import mlflow_run, wandb_rows
 from .trained import EveryIteration, fitted, trainer_of
 
 pytestmark = pytest.mark.timeout(300)
 CODE = """
-import sys, time
-sys.path.insert(0, sys.argv[2])
+import sys
 import torch
 torch.set_num_threads(1)
 from cadenza.experiment import CSV, Report, TensorBoard
@@ -38,17 +34,13 @@ fitted(sys.argv[1], EveryIteration(), CSV(), TensorBoard(), Report(), At("after_
 def test_kill_9_in_the_middle_leaves_a_readable_folder(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    source, here = str(Path(cadenza.__file__).parents[1]), str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", CODE, str(tmp_path), here]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    process = Program(CODE, tmp_path)
     try:
         folder = wait_for_epochs(process, tmp_path, 6)  # five rows: an epoch is counted before its row is written
         assert list_runs(tmp_path)[0]["state"] == "running"
         write_report(folder, tmp_path / "while_running.html")
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        process.kill()
     (row,) = list_runs(tmp_path)
     assert row["state"] == "killed"
     assert row["epochs"] >= 6
@@ -69,10 +61,10 @@ def test_kill_9_in_the_middle_leaves_a_readable_folder(tmp_path: Path) -> None:
     go_on(folder)
 
 
-def wait_for_epochs(process: subprocess.Popen[bytes], root: Path, epochs: int) -> Path:
+def wait_for_epochs(process: Program, root: Path, epochs: int) -> Path:
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
-        assert process.poll() is None, process.stderr and process.stderr.read().decode()
+        assert process.is_alive(), process.errors
         for row in list_runs(root):
             if row["epochs"] >= epochs:
                 return Path(row["folder"])
@@ -89,7 +81,6 @@ def go_on(folder: Path) -> None:
 
 SERVICES = """
 import sys
-sys.path.insert(0, sys.argv[2])
 import torch
 torch.set_num_threads(1)
 from cadenza.experiment import MLflow, Trackio, WandB
@@ -102,17 +93,13 @@ fitted(sys.argv[1], MLflow(), WandB(), Trackio(), epochs=100000)
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(os.name == "nt", reason="killed as on POSIX")
 def test_kill_9_leaves_what_services_stored(tmp_path: Path) -> None:
-    source, here = str(Path(cadenza.__file__).parents[1]), str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    environment.update(TRACKIO_DIR=str(tmp_path / "store"), HF_HOME=str(tmp_path / "hf"))
-    command = [sys.executable, "-W", "ignore", "-c", SERVICES, str(tmp_path / "runs"), here]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    places = {"TRACKIO_DIR": str(tmp_path / "store"), "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
+    process = Program(SERVICES, tmp_path / "runs", env={**os.environ, **places})
     try:
         folder = wait_for_epochs(process, tmp_path / "runs", 1)
         wait_for_rows(process, tmp_path, folder)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        process.kill()
     _, run = mlflow_run(tmp_path / "runs", "first")
     assert run.data.metrics["val/loss"] > 0
     assert rows_of(next((tmp_path / "store").glob("tiny*.db"))) > 0
@@ -120,11 +107,11 @@ def test_kill_9_leaves_what_services_stored(tmp_path: Path) -> None:
     assert any("val/loss" in row for row in wandb_rows(offline))
 
 
-def wait_for_rows(process: subprocess.Popen[bytes], root: Path, folder: Path) -> None:
+def wait_for_rows(process: Program, root: Path, folder: Path) -> None:
     """Waits until all three services have stored something. They are slower than the run, which waits for none."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        assert process.poll() is None, process.stderr and process.stderr.read().decode()
+        assert process.is_alive(), process.errors
         with contextlib.suppress(
             StopIteration, sqlite3.Error, ValueError, OSError, AssertionError
         ):  # not there yet, or half a row

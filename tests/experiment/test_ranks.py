@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from cadenza import Trainer
-from cadenza.distributed import launch
 from cadenza.experiment import CSV, Experiment, FolderError, list_runs
 from cadenza.experiment.lines import read_lines
 from cadenza.testing import tiny_classifier, tiny_loader
+
+from ..processes import ranks
 
 
 def train(root: str) -> list[float]:
@@ -36,7 +37,7 @@ def train(root: str) -> list[float]:
 
 
 def test_the_first_process_writes_and_all_know_the_folder(tmp_path: Path) -> None:
-    losses = launch(train, str(tmp_path), workers=2)
+    losses = ranks(train, str(tmp_path), workers=2)
     (row,) = list_runs(tmp_path)
     assert [(tmp_path / f"rank{rank}").read_text() for rank in (0, 1)] == [row["folder"]] * 2
     assert row["state"] == "finished"
@@ -47,8 +48,7 @@ def test_the_first_process_writes_and_all_know_the_folder(tmp_path: Path) -> Non
     assert [one["value"] for one in read_lines(folder / "media.jsonl")] == ["from rank 0", "from rank 0"]
 
 
-@pytest.mark.long
 def test_a_folder_that_cannot_be_made_ends_all_of_them(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FolderError, match="folder for the run"):
-        launch(train, str(tmp_path / "file"), workers=2)
+        ranks(train, str(tmp_path / "file"), workers=2)

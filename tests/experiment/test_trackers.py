@@ -8,6 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -22,7 +23,6 @@ from cadenza import Callback
 from cadenza.callbacks import HistoryPlot
 from cadenza.experiment import CSV, Experiment, MLflow, TensorBoard, Tracker, Trackio, WandB
 from cadenza.experiment.lines import read_lines
-from cadenza.experiment.trackers import delivery
 from cadenza.testing import tiny_loader
 
 from .saved import Restore, Save
@@ -356,14 +356,11 @@ def test_a_tracker_that_fails_warns_once_keeps_everything_and_says_so(tmp_path: 
     assert [row["val/loss"] for row in kept if "val/loss" in row] == [value for _, value in losses(experiment)]
 
 
-def test_what_could_not_be_sent_is_sent_in_order_when_it_works_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delivery, "PAUSE", 0.0)
-    attempts = iter([False, True, True, True])
-    tracker = Shaky(lambda _: next(attempts, False))
+def test_what_could_not_be_sent_is_sent_in_order_when_it_works_again(tmp_path: Path) -> None:
+    up = threading.Event()
+    tracker = Shaky(lambda one: len(one.taken) == 1 and not up.is_set())
     with pytest.warns(UserWarning, match="failed, the training goes on") as caught:
-        experiment = fitted(tmp_path, EveryIteration(), tracker)
+        experiment = fitted(tmp_path, EveryIteration(), tracker, At("after_run", lambda run: up.set()))
     assert len(caught) == 1
     assert [row["step"] for row in tracker.taken] == [1, 2, 3, 3, 4, 5, 6, 6]
     assert not (experiment.folder / "unsent-shaky.jsonl").exists()

@@ -3,13 +3,13 @@
 from cadenza.experiment.creation import FolderError
 from cadenza.experiment.experiment import Experiment
 from cadenza.experiment.lines import CannotWrite
-from cadenza.experiment.locking import FolderLocked
 from cadenza.experiment.masking import masked, masked_command, masked_text
 from cadenza.experiment.records import Record, find_run, read_run
 from cadenza.experiment.report import Report, write_report
 from cadenza.experiment.runs import Comparison, compare_runs, list_runs
 from cadenza.experiment.seeding import deterministic, seed_everything
 from cadenza.experiment.trackers import CSV, MLflow, Opening, TensorBoard, Tracker, Trackio, WandB
+from cadenza.locking import FolderLocked
 
 __all__ = [
     "CSV",

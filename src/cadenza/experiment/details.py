@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from cadenza.experiment.masking import MASK, masked_command, masked_text
+from cadenza.experiment.masking import MASK, masked_command, masked_diff, masked_text
 
 _LARGEST_DIFF = 5_000_000
 _SECONDS = 10
@@ -116,7 +116,7 @@ def _git(where: Path, *words: str) -> str | None:
 
 def _without_secrets(diff: str) -> str:
     """Texts that are assigned to secret names are masked; other code, such as ``sort(key=…)``, stays as it is."""
-    lines = (_LITERAL.sub(rf"\g<key>\g<quote>{MASK}\g<quote>", line) for line in diff.splitlines())
+    lines = (_LITERAL.sub(rf"\g<key>\g<quote>{MASK}\g<quote>", line) for line in masked_diff(diff).splitlines())
     return "\n".join(masked_text(line) if "://" in line else line for line in lines) + "\n"
 
 

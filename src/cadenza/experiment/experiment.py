@@ -24,7 +24,6 @@ from cadenza.experiment.creation import (
 )
 from cadenza.experiment.details import describe
 from cadenza.experiment.journal import Journal
-from cadenza.experiment.locking import FolderLock
 from cadenza.experiment.masking import masked
 from cadenza.experiment.media import Media
 from cadenza.experiment.places import Places
@@ -33,10 +32,13 @@ from cadenza.experiment.seeding import check_seed, deterministic
 from cadenza.experiment.settings import score_of, settings_of
 from cadenza.experiment.showing import Showing
 from cadenza.experiment.status import now, read_status
+from cadenza.locking import FolderLock
 
 if TYPE_CHECKING:
     from cadenza.run import Run
     from cadenza.training import Training
+
+_ADVICE = "wait until it ended, or train into a folder of its own: Experiment(project, name) makes one"
 
 
 class Experiment(Callback, Places, Showing):
@@ -157,7 +159,8 @@ class Experiment(Callback, Places, Showing):
         if self._journal is None:
             return
         self._details.update(settings=masked(jsonable(settings_of(run))), score=score_of(run))
-        write_details(self.folder, self._details)
+        with self._journal.trouble.noting():
+            write_details(self.folder, self._details)
         self._follow_resume(run)
 
     def around_run(self, run: Run) -> Iterator[None]:
@@ -198,8 +201,10 @@ class Experiment(Callback, Places, Showing):
         journal, lock = self._journal, self._lock
         self._rows = self.rows
         try:
+            if self._media is not None:
+                self._media.close()
             if journal is not None:
-                journal.flush(self._run() if self._run is not None else None)
+                journal.close(self._run() if self._run is not None else None)
                 if self.report:
                     _write_report(self.folder)
         finally:
@@ -246,14 +251,14 @@ class Experiment(Callback, Places, Showing):
         elif not self.folder.is_dir():
             raise FolderError(f"{self.folder} is gone; it cannot be written to any more")
         self._training = weakref.ref(run.training_state)
-        self._lock = FolderLock(self.folder).acquire()
+        self._lock = FolderLock(self.folder, _ADVICE).acquire()
         if fresh:
             self._rows = self._rows if self._resuming else 0
             self._fill(run)
         else:
             self._details = read_details(self.folder)
         self._journal = Journal(self.folder, self.metrics_file, self.log_file)
-        self._media = Media(self.folder, self.plots)
+        self._media = Media(self.folder, self.plots, self._journal.trouble)
         self._keeps_status = run.mode != "fit" and not fresh
         again = "" if fresh else " again"
         self._journal.happened.add("begin", f"{run.mode} began{again}", run, mode=run.mode)

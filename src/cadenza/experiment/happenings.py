@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cadenza.experiment.lines import LinesFile
+from cadenza.experiment.lines import LinesFile, Trouble, WaitingLines
 from cadenza.experiment.masking import masked_text
 from cadenza.experiment.status import now
 
@@ -20,8 +20,8 @@ _MOST = 200
 class Happenings:
     """Writes ``events.jsonl``: one line for each thing that somebody reads later to understand a run."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = LinesFile(path)
+    def __init__(self, path: Path, trouble: Trouble) -> None:
+        self._file = WaitingLines(LinesFile(path), trouble)
         self._not_finite: set[str] = set()
         self._warned: dict[str, int] = {}
         self.skips = 0

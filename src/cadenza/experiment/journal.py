@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.callbacks.tables import text_line
 from cadenza.experiment.happenings import Happenings
-from cadenza.experiment.lines import CannotWrite, LinesFile
+from cadenza.experiment.lines import LinesFile, Trouble, WaitingLines
 from cadenza.experiment.log_file import LogFile
 from cadenza.experiment.masking import masked_text
 from cadenza.experiment.status import now, state_of, write_status
@@ -30,20 +30,16 @@ class Journal:
 
     def __init__(self, folder: Path, metrics: Path, log: Path) -> None:
         self.folder = folder
+        self.trouble = Trouble(folder)
         self.metrics = LinesFile(metrics)
-        self.happened = Happenings(folder / "events.jsonl")
-        self.log = LogFile(log, self._hear)
+        self._lines = WaitingLines(self.metrics, self.trouble)
+        self.happened = Happenings(folder / "events.jsonl", self.trouble)
+        self.log = LogFile(log, self.happened.warning)
         self.begun = now()
         self._waiting: list[tuple[Row, float]] = []
         self._flushed = monotonic()
         self._first = True
         self._best: Best | None = None
-
-    def _hear(self, kind: str, says: str) -> None:
-        try:
-            self.happened.warning(kind, says)
-        except CannotWrite:
-            pass  # the rows, which matter, will say it
 
     # Rows -----------------------------------------------------------------------------------------------------------
 
@@ -67,7 +63,7 @@ class Journal:
         for row, seconds in waiting:
             numbers = {name: next(values) for name in row.raw()}
             rows.append({"kind": row.kind, **row.at, "clock_seconds": round(seconds, 3), **numbers})
-        self.metrics.append(rows)
+        self._lines.append(rows)
         for written in rows:
             self.happened.look_at(written)
             if written["kind"] == "epoch":
@@ -75,7 +71,8 @@ class Journal:
 
     def _begin_anew(self, run: Run, waiting: int) -> None:
         """A training from the beginning in a folder with the rows of another: those get another name."""
-        if run.mode == "fit" and self.metrics.count and len(run.history.rows) <= waiting:
+        known = sum(row.complete for row in run.history.rows)  # that of the epoch may be open
+        if run.mode == "fit" and self.metrics.count and known <= waiting:
             kept = self.metrics.set_aside()
             self.happened.add(
                 "anew", f"training began anew; the rows of the one before are in {kept and kept.name}", run
@@ -84,7 +81,7 @@ class Journal:
     @property
     def rows(self) -> int:
         """How many rows were given to the journal, written or not."""
-        return self.metrics.count + len(self._waiting)
+        return self._lines.count + len(self._waiting)
 
     def resume(self, run: Run, rows: int) -> None:
         """Brings the rows to where the checkpoint was made; those past it are cut."""
@@ -118,20 +115,25 @@ class Journal:
 
     def write_status(self, run: Run, state: str, **more: Any) -> None:
         best = run.best
-        write_status(
-            self.folder,
-            state,
-            mode=run.mode,
-            begun=self.begun,
-            epochs=run.clock.epochs,
-            steps=run.clock.steps,
-            seconds=round(run.clock.seconds, 3),
-            num_epochs=run.num_epochs,
-            num_steps=run.num_steps,
-            metrics={name: _plain(value) for name, value in run.metrics.items()},
-            best=None if best is None else {**vars(best), "value": _plain(best.value)},
-            **more,
-        )
+        found = {
+            "mode": run.mode,
+            "begun": self.begun,
+            "epochs": run.clock.epochs,
+            "steps": run.clock.steps,
+            "seconds": round(run.clock.seconds, 3),
+            "num_epochs": run.num_epochs,
+            "num_steps": run.num_steps,
+            "metrics": {name: _plain(value) for name, value in run.metrics.items()},
+            "best": None if best is None else {**vars(best), "value": _plain(best.value)},
+        }
+        with self.trouble.noting():
+            write_status(self.folder, state, **found, **more)
+
+    def close(self, run: Run | None) -> None:
+        """Writes what came last, and warns of what could not be written."""
+        self.flush(run)
+        self._lines.append()
+        self._lines.warn_of_rest()
 
     def end(self, run: Run, error: BaseException | None) -> None:
         """Writes how the run ended. After an error nothing that fails here hides it."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cadenza.callbacks.folders import write_whole
 from cadenza.callbacks.tables import json_line
+from cadenza.telling import warn
+
+log = logging.getLogger("cadenza.experiment")
+MOST_WAITING = 100_000
+"""So many lines wait in memory while a file cannot be written; of more the oldest are lost."""
 
 
 class CannotWrite(OSError):
@@ -37,37 +45,31 @@ class LinesFile:
         lines = [json_line(row) + "\n" for row in rows]
         if not lines:
             return
-        end = self.path.stat().st_size if self.path.exists() else 0
         try:
-            with self.path.open("ab") as file:
-                file.write("".join(lines).encode())
+            append_text(self.path, "".join(lines))
         except OSError as error:
-            self._undo(end)
-            raise CannotWrite(
-                error.errno,
-                f"{self.path} cannot be written ({error.strerror or error}); the {self.count} rows before are there. "
-                "Make room, and go on from the last checkpoint",
-            ) from error
+            raise self._cannot_write(error) from error
         self.count += len(lines)
 
-    def _undo(self, end: int) -> None:
-        try:
-            os.truncate(self.path, end)
-        except OSError:
-            pass  # a part of a line stays; readers leave it out
+    def _cannot_write(self, error: OSError) -> CannotWrite:
+        said = f"{self.path} cannot be written ({error.strerror or error}); the {self.count} rows before are there"
+        return CannotWrite(error.errno, said)
 
     def cut(self, count: int) -> None:
-        """Keeps the first ``count`` lines."""
+        """Keeps the first ``count`` lines. That needs no room on the disk."""
         if count < self.count:
             with self.path.open("rb") as file:
-                kept = b"".join(line for _, line in zip(range(count), file, strict=False))
-            write_whole(self.path, kept)
+                end = sum(len(line) for _, line in zip(range(count), file, strict=False))
+            os.truncate(self.path, end)
             self.count = count
 
     def rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Puts ``rows`` in the place of all that is there."""
         lines = [json_line(row) + "\n" for row in rows]
-        write_whole(self.path, "".join(lines).encode())
+        try:
+            write_whole(self.path, "".join(lines).encode())
+        except OSError as error:
+            raise self._cannot_write(error) from error
         self.count = len(lines)
 
     def set_aside(self) -> Path | None:
@@ -93,6 +95,74 @@ class LinesFile:
         if whole < self.path.stat().st_size:
             os.truncate(self.path, whole)
         return count
+
+
+def append_text(path: Path, text: str) -> None:
+    """Adds ``text`` to a file, all of it or, after an error, nothing."""
+    end = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("ab") as file:
+            file.write(text.encode())
+    except OSError:
+        with contextlib.suppress(OSError):  # a part of a line stays; readers leave it out
+            os.truncate(path, end)
+        raise
+
+
+class Trouble:
+    """Warns once of a folder that cannot be written. The training goes on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._warned = False
+
+    def note(self, error: OSError) -> None:
+        log.info("%s", error)
+        if not self._warned:
+            self._warned = True
+            warn(
+                f"{self.folder} cannot be written: {error.strerror or error}. The training goes on; rows are kept in "
+                "memory and written when that works again"
+            )
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """What cannot be written inside is left out."""
+        try:
+            yield
+        except OSError as error:
+            self.note(error)
+
+
+class WaitingLines:
+    """Appends to ``file``. What cannot be written waits in memory, and goes before what comes next."""
+
+    def __init__(self, file: LinesFile, trouble: Trouble) -> None:
+        self.file, self.trouble = file, trouble
+        self.waiting: deque[Mapping[str, Any]] = deque(maxlen=MOST_WAITING)
+        self.lost = 0
+
+    def append(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Adds one line for each of ``rows``, and those that wait."""
+        added = list(rows)
+        self.lost += max(0, len(self.waiting) + len(added) - MOST_WAITING)
+        self.waiting.extend(added)
+        try:
+            self.file.append(self.waiting)
+        except OSError as error:
+            self.trouble.note(error)
+        else:
+            self.waiting.clear()
+
+    @property
+    def count(self) -> int:
+        """How many lines there are, written or not."""
+        return self.file.count + len(self.waiting)
+
+    def warn_of_rest(self) -> None:
+        """At the end of a run: warns of what could not be written."""
+        if self.waiting or self.lost:
+            warn(f"{len(self.waiting) + self.lost} rows of this run could not be written to {self.file.path}")
 
 
 def read_lines(path: Path, beginning: str = "") -> Iterator[dict[str, Any]]:

@@ -6,25 +6,30 @@ import contextlib
 import logging
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cadenza.experiment.lines import append_text
 from cadenza.experiment.masking import masked_text
 
 
 class LogFile(logging.Handler):
-    """Appends lines to a file. A line that cannot be written is lost, and ends nothing."""
+    """Appends lines to a file. Those that cannot be written wait, the last thousand of them."""
 
     def __init__(self, path: Path, heard: Callable[[str, str], None]) -> None:
         super().__init__(logging.INFO)
         self.path, self.heard = path, heard
+        self._unwritten: deque[str] = deque(maxlen=1000)
 
     def write(self, text: str) -> None:
         """Adds ``text`` with the time in front."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
-        with contextlib.suppress(OSError), self.path.open("a", encoding="utf-8") as file:
-            file.write(f"{stamp} {masked_text(text)}\n")
+        self._unwritten.append(f"{stamp} {masked_text(text)}\n")
+        with contextlib.suppress(OSError):
+            append_text(self.path, "".join(self._unwritten))
+            self._unwritten.clear()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

@@ -22,9 +22,24 @@ _SECRET = {
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SHAPES = re.compile(
     r"\b(?:sk-[\w-]{16,}|hf_\w{16,}|gh[pousr]_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[A-Z0-9]{16}|"
-    r"eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+    r"eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*|eyJ[\w+/-]{60,}=*|LS0tLS1CRUdJTi[\w+/-]+=*)"
 )
-"""Tokens that are known by how they look."""
+"""Tokens that are known by how they look, and keys that were encoded in base64: a JSON object, a PEM block."""
+_BLOCK = re.compile(
+    r"-{4,5} ?BEGIN (?P<what>[A-Z0-9 ]+?) ?-{4,5}"
+    r"(?:.{0,20000}?-{4,5} ?END (?P=what) ?-{4,5}|(?:(?:\\+[rn]|\s)+[-+ ]?[\w+/=:,. -]*)*)"
+    r"|PuTTY-User-Key-File-\d.*?(?:Private-(?:MAC|Hash): *\w+|\Z)",
+    re.DOTALL,
+)
+"""Keys that go over several lines: PEM, OpenSSH, PGP, PuTTY. One without an end goes as far as lines look like it."""
+_PUBLIC = re.compile(r"PUBLIC KEY|CERTIFICATE|CRL|PARAMETERS|PKCS7|CMS|SIGNATURE|SIGNED MESSAGE")
+_INDENTED = re.compile(
+    r"^(?P<head>(?P<indent>[ \t]*)(?P<key>[\w.-]+)[ \t]*:[ \t]*[|>][-+\d]*[ \t]*\n)"
+    r"(?:(?P=indent)[ \t]+.*(?:\n|\Z))+",
+    re.MULTILINE,
+)
+"""A text of several lines in YAML."""
+_NETRC = re.compile(r"(?P<login>\bmachine\s+\S+\s+login\s+\S+\s+password\s+)\S+")
 _ADDRESS = re.compile(r"(?P<scheme>[a-zA-Z][\w+.-]*://)[^/\s@:'\"]*:[^/\s@'\"]+@")
 _QUERY = re.compile(r"(?P<key>[?&][\w.-]+)=(?P<value>[^&\s'\"#]+)")
 _PAIR = re.compile(
@@ -57,10 +72,19 @@ def masked(tree: Any, key: str = "") -> Any:
     if isinstance(tree, Mapping):
         return {str(name): masked(value, str(name) if not _hides(key) else key) for name, value in tree.items()}
     if isinstance(tree, list | tuple | set | frozenset):
-        return [masked(value, key) for value in tree]
+        return _masked_list(list(tree), key)
     if key and is_secret(key, tree):
         return MASK
     return masked_text(tree) if isinstance(tree, str) else tree
+
+
+def _masked_list(values: list[Any], key: str) -> list[Any]:
+    """The values one by one, or, if they are the lines of one text, as that text."""
+    if all(isinstance(value, str) for value in values):
+        lines = masked_text("\n".join(values))
+        if lines.count("\n") < sum(value.count("\n") + 1 for value in values) - 1:  # a key of several lines was in it
+            return lines.split("\n")
+    return [masked(value, key) for value in values]
 
 
 def _hides(key: str) -> bool:
@@ -70,15 +94,47 @@ def _hides(key: str) -> bool:
 
 
 def masked_text(text: str) -> str:
-    """``text`` with addresses that hold a password, known tokens and ``secret=value`` masked.
+    """``text`` with addresses that hold a password, known tokens, private keys and ``secret=value`` masked.
 
     >>> masked_text("cannot reach https://me:hunter2@example.org with token=abc")
     'cannot reach https://***@example.org with token=***'
     """
+    text = _masked_blocks(text)
     text = _ADDRESS.sub(rf"\g<scheme>{MASK}@", text)
     text = _SHAPES.sub(MASK, text)
     text = _QUERY.sub(_masked_query, text)
     return _PAIR.sub(_masked_pair, text)
+
+
+def _masked_blocks(text: str) -> str:
+    """``text`` without keys and secrets of several lines."""
+    if "BEGIN " in text or "PuTTY-User" in text:
+        text = _BLOCK.sub(_masked_block, text)
+    if "\n" in text:
+        text = _INDENTED.sub(_masked_indented, text)
+    return _NETRC.sub(rf"\g<login>{MASK}", text) if "machine" in text else text
+
+
+def _masked_block(found: re.Match[str]) -> str:
+    return found[0] if _PUBLIC.search(found["what"] or "") else MASK
+
+
+def _masked_indented(found: re.Match[str]) -> str:
+    if not is_secret(found["key"]):
+        return found[0]
+    return f"{found['head']}{found['indent']}  {MASK}\n"
+
+
+def masked_diff(diff: str) -> str:
+    """A difference of sources in which every line of a private key is masked; it has as many lines as before."""
+    return _BLOCK.sub(lambda found: _masked_lines(found[0], _masked_block(found)), diff) if "BEGIN " in diff else diff
+
+
+def _masked_lines(block: str, shown: str) -> str:
+    if shown == block:
+        return block
+    _, *others = block.split("\n")
+    return "\n".join([MASK, *(f"{line[:1]}{MASK}" if line[:1] in tuple("+- ") else MASK for line in others)])
 
 
 def _masked_query(found: re.Match[str]) -> str:

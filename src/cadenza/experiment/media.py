@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import shutil
 from collections import deque
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callbacks.folders import write_whole
-from cadenza.experiment.lines import LinesFile
+from cadenza.experiment.lines import LinesFile, Trouble, WaitingLines
 from cadenza.experiment.png import png_bytes
 
 KINDS = ("image", "figure", "histogram", "text", "artifact")
@@ -35,12 +37,13 @@ class Medium:
 
 
 class Media:
-    """Keeps what is shown in the folder of a run, and hands it to everybody who reads along."""
+    """Keeps what is shown in the folder of a run, and hands it to everybody who reads along. A file that cannot be
+    written is left out."""
 
-    def __init__(self, folder: Path, plots: Path) -> None:
-        self.folder, self.plots = folder, plots
+    def __init__(self, folder: Path, plots: Path, trouble: Trouble) -> None:
+        self.folder, self.plots, self.trouble = folder, plots, trouble
         self.readers: list[deque[Medium]] = []
-        self._file: LinesFile | None = None
+        self._lines: WaitingLines | None = None
 
     def reader(self) -> deque[Medium]:
         """A queue into which everything is put that is shown from now on."""
@@ -49,24 +52,33 @@ class Media:
         return queue
 
     def show(self, medium: Medium) -> None:
-        if self._file is None:
-            self._file = LinesFile(self.folder / "media.jsonl")
-        self._file.append([medium.as_dict()])
+        if isinstance(medium.value, Path) and not medium.value.is_file():
+            return
+        if self._lines is None:
+            self._lines = WaitingLines(LinesFile(self.folder / "media.jsonl"), self.trouble)
+        self._lines.append([medium.as_dict()])
         for queue in self.readers:
             queue.append(medium)
 
+    def close(self) -> None:
+        """Writes what could not be written earlier."""
+        if self._lines is not None:
+            self._lines.append()
+
     def image(self, name: str, image: Tensor, step: int) -> Medium:
-        path = self.plots / f"{file_name(name)}-{step:06d}.png"
-        write_whole(path, png_bytes(image))
+        path, content = self.plots / f"{file_name(name)}-{step:06d}.png", png_bytes(image)
+        with self.trouble.noting():
+            write_whole(path, content)
         return Medium("image", name, step, path)
 
     def figure(self, name: str, figure: Any, step: int) -> Medium:
         """``figure`` is a matplotlib figure, or anything else with ``savefig``."""
         if not hasattr(figure, "savefig"):
             raise TypeError(f"{name!r}: a figure has savefig(), as those of matplotlib have; {figure!r} has not")
-        path = self.plots / f"{file_name(name)}-{step:06d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
+        path, content = self.plots / f"{file_name(name)}-{step:06d}.png", io.BytesIO()
+        figure.savefig(content, format="png")
+        with self.trouble.noting():
+            write_whole(path, content.getvalue())
         return Medium("figure", name, step, path)
 
     def artifact(self, name: str, file: Path, step: int) -> Medium:
@@ -75,10 +87,21 @@ class Media:
             raise FileNotFoundError(f"{name!r}: there is no file {file}")
         if not file.resolve().is_relative_to(self.folder.resolve()):
             target = self.folder / "artifacts" / file.name
-            target.parent.mkdir(exist_ok=True)
-            shutil.copyfile(file, target)
+            with self.trouble.noting():
+                target.parent.mkdir(exist_ok=True)
+                copy_whole(file, target)
             file = target
         return Medium("artifact", name, step, file)
+
+
+def copy_whole(file: Path, target: Path) -> None:
+    """Copies a file so that ``target`` is never a part of it."""
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        shutil.copyfile(file, unfinished)
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def file_name(name: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.callbacks.folders import write_whole
-from cadenza.experiment.locking import is_locked
+from cadenza.locking import is_locked, process_exists
 
 NAME = "status.json"
 STATES = ("running", "finished", "failed", "interrupted", "preempted", "killed", "unreadable")
@@ -43,25 +43,6 @@ def is_alive(folder: Path, status: dict[str, Any]) -> bool:
     if status.get("host") != platform.node():
         return True  # on another machine, and nothing says that it ended
     return process_exists(int(status.get("pid", 0)))
-
-
-def process_exists(pid: int) -> bool:
-    """Whether a process of that number exists on this machine."""
-    if os.name == "nt":
-        import ctypes
-
-        kernel: Any = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
-        handle = kernel.OpenProcess(0x1000, False, pid)  # only to ask
-        if handle:
-            kernel.CloseHandle(handle)
-        return bool(handle)
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def state_of(error: BaseException | None) -> str:

@@ -1,135 +1,204 @@
-"""Sending things to a tracker that may fail: nothing is lost, and nothing stops."""
+"""Sending things to a tracker that may fail or hang: nothing is lost, and the training does not wait."""
 
 from __future__ import annotations
 
 import logging
-import warnings
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import monotonic
-from typing import TYPE_CHECKING, Any
+from time import monotonic, time
+from typing import TYPE_CHECKING
 
-from cadenza.experiment.lines import LinesFile, read_lines
+from cadenza.callbacks.background import Background
+from cadenza.checkpoint.outage import Outage
 from cadenza.experiment.masking import masked_text
+from cadenza.experiment.trackers.outbox import Call, Outbox
+from cadenza.telling import warn
 
 if TYPE_CHECKING:
-    from cadenza.experiment.trackers.tracker import Opening, Tracker
+    from cadenza.experiment.trackers.calls import Opening
+    from cadenza.experiment.trackers.tracker import Tracker
 
 log = logging.getLogger("cadenza")
-PAUSE = 30.0
-"""So many seconds a tracker that failed is left alone, so that one that hangs does not slow a training down."""
+BATCH = 100
+"""Calls between two flushes, while there are so many."""
+TRIES = 3
+"""Attempts to send something other than a row to a tracker that collects and takes rows."""
+SILENT = 30.0
+"""Seconds after which a call that has not returned is warned of."""
+IN_ALL = 120.0
+"""Seconds that the end of a run waits at most for a tracker that is slow but takes one thing after the other."""
+HURRIED = 5.0
+"""Seconds without progress that the end of a run waits if it was interrupted or preempted."""
 
 
 class Delivery:
-    """Calls the methods of one tracker. What fails is kept in a file, and sent when the tracker works again."""
+    """Calls the methods of one tracker in a thread. Each call is in the outbox until the tracker has taken it."""
 
-    def __init__(self, tracker: Tracker, unsent: Path) -> None:
-        self.tracker, self.unsent = tracker, unsent
-        self._open: Callable[[], Opening] | None = None
+    def __init__(self, tracker: Tracker, unsent: Path, background: Background) -> None:
+        self.tracker, self.outbox, self.background = tracker, Outbox(unsent), background
+        self._outage = Outage()
         self._opening: Opening | None = None
-        self._started = False
-        self._kept = 0
-        self._lost = 0
-        self._again = 0.0
+        self._started = self._posted = self._ended = self._failed_late = self._given_up = False
+        self._since: float | None = None
+        self._moved = self._refused = 0
+        self._failure: str | None = None
         self._warned = False
-        self._file: LinesFile | None = None
 
-    def ready(self, opening: Callable[[], Opening]) -> None:
+    # The training ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._opening is not None
+
+    def open(self, opening: Opening) -> None:
         """Says with what the tracker is to be started."""
-        if self._open is None:
-            self._open = opening
+        self._opening = opening
 
-    def send(self, **call: Any) -> None:
-        """Sends one thing, and before it what could not be sent earlier."""
-        if self._open is None and call["what"] == "flush":
+    def add(self, calls: Sequence[Call]) -> None:
+        """Has ``calls`` sent, after those before them."""
+        self.outbox.append(calls)
+
+    def go(self) -> None:
+        """Lets the thread send what there is, unless the tracker failed a short time ago."""
+        if self._opening is None:
             return
-        if monotonic() < self._again or not self._try(call):
-            self._keep(call)
+        if not self._posted and self._outage.is_due:
+            self._posted = True
+            self.background.post(self._send_all)
+        self._tell()
 
     def end(self, state: str) -> None:
-        """Tries once more what is left, closes the tracker, and says what remains."""
-        if self._kept and self._try({"what": "flush"}):
-            log.info("%s took in the end what it could not take before", self.tracker.name)
-        if self._started:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    self.tracker.finish(state)
-            except Exception as error:
-                self._fail(error)
-        if self._kept or self._lost:
-            where = f"{self._kept} of them are in {self.unsent}" if self._kept else "they could not be kept either"
-            warnings.warn(
-                f"{self.tracker.name} could not send {self._kept + self._lost} things of this run; {where}",
-                stacklevel=2,
+        """Sends what is left and closes the tracker. Waits while it makes progress, and reports what remains."""
+        if self._opening is not None:
+            patience = self.tracker.patience
+            if state in ("preempted", "interrupted"):
+                patience = min(HURRIED, patience)
+            self._ended = True
+            self.background.post(self._send_last)
+            self.background.post(lambda: self._finish(state))
+            self._wait(patience)
+        left, lost = self.outbox.close()
+        self._tell()
+        if left or lost:
+            where = f"{left} of them are in {self.outbox.path}" if left else "they could not be kept either"
+            warn(f"{self.tracker.name} could not send {left + lost} things of this run; {where}")
+
+    def _wait(self, patience: float) -> None:
+        until, seen = monotonic() + IN_ALL, -1
+        while seen != self._moved and monotonic() < until:
+            seen = self._moved
+            if self.background.finish(patience):
+                return
+        self._given_up = True
+        self._failure = self._failure or f"it did not answer within {patience:g} s"
+
+    def _tell(self) -> None:
+        since = self._since
+        if self._failure is None and since is not None and monotonic() - since > SILENT:
+            self._failure = f"it has not answered for {SILENT:g} s"
+        if self._failure is not None and not self._warned:
+            self._warned = True
+            warn(
+                f"{self.tracker.name} failed, the training goes on; what it could not take is kept in "
+                f"{self.outbox.path}. {self._failure}"
             )
 
-    def _try(self, call: dict[str, Any]) -> bool:
+    # The thread -----------------------------------------------------------------------------------------------------
+
+    def _send_last(self) -> None:
+        """One more attempt, however short the pause was, unless there was one since the run ended."""
+        if not self._failed_late:
+            self._outage.ended()
+            self._send_all()
+
+    def _send_all(self) -> None:
+        self._posted = False
+        if self._given_up or not self._outage.is_due:
+            return
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what other packages warn of is not ours to raise
-                self._start()
-                self._send_kept()
-                self._call(call)
+            self._start()
+            while not self._given_up and (calls := self.outbox.waiting(BATCH)):
+                self._send(calls)
+            self._outage.ended()
         except Exception as error:
             self._fail(error)
-            return False
-        return True
 
-    def _call(self, call: dict[str, Any]) -> None:
-        getattr(self.tracker, call["what"])(**{name: value for name, value in call.items() if name != "what"})
+    def _send(self, calls: Sequence[Call]) -> None:
+        """Sends ``calls`` and flushes. A tracker that collects has taken nothing before the flush."""
+        taken, tracker = 0, self.tracker
+        try:
+            for call in calls:
+                if tracker.collects and call["what"] != "log":
+                    self._timed(tracker.flush)  # the tracker is there, and has what was before
+                    taken = call["n"] - 1
+                    self._show(call)
+                else:
+                    self._call(call)
+                if not tracker.collects:
+                    taken = call["n"]
+                    self.outbox.taken(taken)
+                if self._given_up:
+                    return
+            self._timed(tracker.flush)
+            taken = calls[-1]["n"]
+        finally:
+            if taken:
+                self.outbox.taken(taken, at_once=True)
+        self.outbox.pass_over()
+
+    def _show(self, call: Call) -> None:
+        """Sends something other than a row. What a tracker that is there never takes does not hold up the rows."""
+        try:
+            self._call(call)
+        except Exception as error:
+            self._refused += 1
+            if self._refused < TRIES:
+                raise
+            log.warning("%s never took %s, so it was left out: %s", self.tracker.name, call["name"], error)
+        self._refused = 0
+
+    def _call(self, call: Call) -> None:
+        values = {name: value for name, value in call.items() if name not in ("n", "what", "at")}
+        if "file" in values and not os.path.exists(values["file"]):
+            log.warning("%s: %s is gone, so it was not sent", self.tracker.name, values["file"])
+            return
+        self.tracker.called_at = call["at"]
+        self._timed(lambda: getattr(self.tracker, call["what"])(**values))
 
     def _start(self) -> None:
         if self._started:
             return
-        if self._open is None:
-            raise RuntimeError("nothing was logged yet")
-        tracker = self.tracker
-        if self._opening is None:
-            self._opening = self._open()
-        tracker.start(self._opening)
-        self._started = True
-        if not self._opening.goes_on:
-            tracker.hyperparameters(self._opening.hyperparameters)
-        elif tracker.resumed_at is not None:
-            tracker.resume(tracker.resumed_at, tracker.sent)
+        tracker, opening = self.tracker, self._opening
+        assert opening is not None
+        tracker.called_at = time()
+        self._timed(lambda: tracker.start(opening))
+        if not tracker.told:
+            self._timed(lambda: tracker.hyperparameters(opening.hyperparameters))
+            tracker.told = True
+        resumed_at = tracker.resumed_at
+        if opening.goes_on and resumed_at is not None:
+            self._timed(lambda: tracker.resume(resumed_at, tracker.taken_before))
         tracker.resumed_at = None
+        self._started = True
 
-    def _send_kept(self) -> None:
-        """Sends what is in the file, and takes away what was sent."""
-        if not self._kept or self._file is None:
-            return
-        calls = list(read_lines(self.unsent))
-        done = 0
+    def _finish(self, state: str) -> None:
+        if self._started:
+            try:
+                self._timed(lambda: self.tracker.finish(state))
+            except Exception as error:
+                self._fail(error)
+
+    def _timed(self, call: Callable[[], object]) -> None:
+        self._since = monotonic()
         try:
-            for call in calls:
-                self._call(call)
-                done += 1
+            call()
         finally:
-            self._file.rewrite(calls[done:])
-            self._kept = len(calls) - done
-        self.unsent.unlink(missing_ok=True)
+            self._since = None
+            self._moved += 1
 
     def _fail(self, error: Exception) -> None:
-        self._again = monotonic() + PAUSE
         said = masked_text(f"{type(error).__name__}: {error}")
+        self._outage.failed(said)
         log.info("%s failed: %s", self.tracker.name, said)
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{self.tracker.name} failed, the training goes on; what it could not take is kept in {self.unsent}. "
-                f"{said}",
-                stacklevel=2,
-            )
-
-    def _keep(self, call: dict[str, Any]) -> None:
-        if call["what"] == "flush":
-            return
-        try:
-            if self._file is None:
-                self.unsent.parent.mkdir(parents=True, exist_ok=True)
-                self._file = LinesFile(self.unsent)
-            self._file.append([call])
-            self._kept += 1
-        except Exception:
-            self._lost += 1
+        self._failure, self._failed_late = self._failure or said, self._ended

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +35,27 @@ class TensorBoard(Tracker):
     ['events']
     """
 
+    collects = True
+
     def __init__(self, path: str | os.PathLike[str] | None = None, *, rows: str = "all") -> None:
         need("tensorboard", self.name)
         super().__init__(rows=rows)
         self.path = checked_path(path, self.name)
+        self._folder = Path()
         self._writer: Any = None
 
-    def start(self, opening: Opening) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    def prepare(self) -> None:
+        import torch.utils.tensorboard  # noqa: F401
 
-        folder = Path(self.path) if self.path is not None else opening.folder / "tensorboard"
-        self._writer = SummaryWriter(str(folder), purge_step=self.resumed_at)
+    def start(self, opening: Opening) -> None:
+        self._folder = Path(self.path) if self.path is not None else opening.folder / "tensorboard"
+        self._writer = _open(self._folder, self.purge_step)
 
     def log(self, row: dict[str, Any]) -> None:
-        for name, value in metrics_of(row).items():
-            self._writer.add_scalar(name, value, row.get("step", 0))
+        step = row.get("step", 0)
+        with self._writing() as writer:
+            for name, value in metrics_of(row).items():
+                writer.add_scalar(name, value, step, walltime=self.called_at)
 
     def image(self, name: str, file: str, step: int) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -60,44 +67,67 @@ class TensorBoard(Tracker):
             self.text(name, f"the plot is in {file}", step)
             return
         picture = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=content)
-        self._writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=name, image=picture)]), step)
+        with self._writing() as writer:
+            writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=name, image=picture)]), step)
 
     def histogram(self, name: str, bins: Mapping[str, Any], step: int) -> None:
         edges = bins["edges"]
-        self._writer.add_histogram_raw(
-            name,
-            min=edges[0],
-            max=edges[-1],
-            num=bins["count"],
-            sum=bins["sum"],
-            sum_squares=bins["squares"],
-            bucket_limits=edges[1:],
-            bucket_counts=bins["counts"],
-            global_step=step,
-        )
+        with self._writing() as writer:
+            writer.add_histogram_raw(
+                name,
+                min=edges[0],
+                max=edges[-1],
+                num=bins["count"],
+                sum=bins["sum"],
+                sum_squares=bins["squares"],
+                bucket_limits=edges[1:],
+                bucket_counts=bins["counts"],
+                global_step=step,
+            )
 
     def text(self, name: str, text: str, step: int) -> None:
-        self._writer.add_text(name, text, step)
+        with self._writing() as writer:
+            writer.add_text(name, text, step)
 
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard.summary import hparams
 
         plain = {name: value if isinstance(value, bool | int | float) else str(value) for name, value in values.items()}
-        for part in hparams(plain, {}):  # type: ignore[no-untyped-call]
-            self._writer.file_writer.add_summary(part)
+        with self._writing() as writer:
+            for part in hparams(plain, {}):  # type: ignore[no-untyped-call]
+                writer.file_writer.add_summary(part)
 
     def artifact(self, name: str, file: str) -> None:
         self.text(f"artifact/{name}", file, 0)
 
     def resume(self, step: int, rows: int) -> None:
-        """What has the checkpoint's step is hidden with what is past it; what was there before is written again."""
+        """What is at the first step that is sent again is hidden too; what was there before is written again."""
         for row in self.last_rows:
             self.log(row)
         self.text("resumed", f"resumed at step {step}", step)
 
     def flush(self) -> None:
-        self._writer.flush()
+        with self._writing() as writer:
+            writer.flush()
 
     def finish(self, state: str) -> None:
         writer, self._writer = self._writer, None
-        writer.close()
+        if writer is not None:
+            writer.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Any]:
+        """The writer. One that failed has lost the thread that writes, so that the next call gets another."""
+        if self._writer is None:
+            self._writer = _open(self._folder)
+        try:
+            yield self._writer
+        except Exception:
+            self._writer = None
+            raise
+
+
+def _open(folder: Path, purge_step: int | None = None) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder), purge_step=purge_step)

@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.arguments import one_of, text
+from cadenza.callbacks.background import Background
 from cadenza.experiment.journal import AT_MOST, SECONDS
 from cadenza.experiment.media import Medium
 from cadenza.experiment.status import now, state_of
+from cadenza.experiment.trackers.calls import Opening, as_call, metrics_of, outbox_place, version
 from cadenza.experiment.trackers.delivery import Delivery
-from cadenza.history import PLACES, Row, read
+from cadenza.experiment.trackers.outbox import Call
+from cadenza.history import Row, read
 
 if TYPE_CHECKING:
     from cadenza.run import Run
 
-
-@dataclass(frozen=True)
-class Opening:
-    """What a tracker is told when it starts: whose run this is, and what was set."""
-
-    project: str
-    name: str
-    id: str
-    folder: Path
-    root: Path
-    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
-    goes_on: bool = False
-    """Whether this run was tracked before: it is resumed, or another fit of the same training."""
+__all__ = ["Opening", "Tracker", "metrics_of"]
+log = logging.getLogger("cadenza")
 
 
 class Tracker(Callback):
     """Sends the rows of the history, and what ``run.experiment`` shows, somewhere else. Derive from it, and write
     ``log``; the other methods are for trackers that can show more.
 
-    It starts with the first row. A failure never stops a training: it warns once, what could not be sent is kept in
-    ``unsent-<name>.jsonl`` in the folder of the run and sent later, and what is left at the end is said. ``rows`` is
-    "all", "epoch" or "iter". Values that training iterations log under a name that epochs have too, such as
-    ``train/loss``, get ``_batch`` behind their name.
+    The training waits for none of these methods: a thread calls them, one after the other, beginning with the first
+    row. A tracker that fails or hangs never stops or slows a training. What it has not taken yet is in
+    ``unsent-<name>.jsonl`` in the folder of the run and is sent later; one warning says that it failed, and one at the
+    end what is left. The end of a run waits until all is sent, but not longer than ``patience`` seconds without
+    progress. ``rows`` is "all", "epoch" or "iter". Values that training iterations log under a name that epochs have
+    too, such as ``train/loss``, get ``_batch`` behind their name.
 
     >>> class Printer(Tracker):
     ...     def log(self, row):
@@ -56,6 +51,10 @@ class Tracker(Callback):
     ranks = "main"
     passive = True
     _begins_anew = True
+    patience = 30.0
+    """So many seconds the end of a run waits for a tracker that does not move; two minutes in all for one that does."""
+    collects = False
+    """True if ``log`` and the others only collect, and ``flush`` sends: if it fails, they are called again."""
 
     def __init__(self, *, project: str | None = None, run_name: str | None = None, rows: str = "all") -> None:
         one_of(f"{self.name}: rows", rows, ("all", "epoch", "iter"))
@@ -65,14 +64,26 @@ class Tracker(Callback):
         self.project, self.run_name, self.rows = project, run_name, rows
         self.sent = 0
         self.resumed_at: int | None = None
+        self.taken_before = 0
+        """Of a run that is resumed, how many rows the tracker has taken already."""
+        self.purge_step: int | None = None
+        """Of a run that is resumed, the first step that is sent again."""
         self.last_rows: list[dict[str, Any]] = []
-        """Of a run that is resumed, the rows before the checkpoint that have its very step."""
+        """Of a run that is resumed, those of the rows it has taken that are at this step or past it."""
+        self.called_at = 0.0
+        """When the row that is being sent was logged, in seconds since 1970."""
         self.run_id = ""
         self.run_of = ""
+        self.told = False
+        """Whether the hyper-parameters were taken."""
+        self._numbered = 0
+        self._earlier_outbox: Path | None = None
+        self._background: Background | None = None
         self._forget()
 
     def _forget(self) -> None:
         self._waiting: list[Row] = []
+        self._earlier: list[Row] = []
         self._shown: deque[Medium] = deque()
         self._plots: dict[str, tuple[str, int]] = {}
         self._flushed = monotonic()
@@ -86,8 +97,15 @@ class Tracker(Callback):
 
     # What a tracker does --------------------------------------------------------------------------------------------
 
+    def prepare(self) -> None:
+        """Imports what is needed. This one is called by the training itself as a run begins, so it must not wait."""
+
+    def new_id(self, opening: Opening) -> str:
+        """The ``run_id`` of a run that begins, before the store is opened. It is saved in checkpoints."""
+        return ""
+
     def start(self, opening: Opening) -> None:
-        """Opens the store. Called once in a run, before anything else."""
+        """Opens the store. Called before anything else, and again if it failed."""
 
     def log(self, row: dict[str, Any]) -> None:
         """Takes one row: kind, epoch, step, batch, and the metrics."""
@@ -116,7 +134,7 @@ class Tracker(Callback):
         """The run goes on from a checkpoint, after ``rows`` rows: marks it, and cuts what is past it if it can."""
 
     def flush(self) -> None:
-        """Puts on disk what was taken."""
+        """Puts on disk, or sends, what was taken. Called after each batch of rows."""
 
     def finish(self, state: str) -> None:
         """Closes the store; ``state`` is how the run ended."""
@@ -135,11 +153,7 @@ class Tracker(Callback):
         self._waiting = []
         earlier = [row for row in run.history.rows if row.complete]
         self._of_epochs = {name for row in earlier if row.kind == "epoch" for name in row.raw()}
-        self.last_rows = [
-            {"kind": row.kind, **row.at, **{self._name(row, name): value for name, value in row.items()}}
-            for row in earlier
-            if self.rows in ("all", row.kind) and row.at.get("step") == self.resumed_at
-        ]
+        self._earlier = [row for row in earlier if self.rows in ("all", row.kind)]
 
     def after_log(self, run: Run) -> None:
         row = run.row
@@ -163,18 +177,23 @@ class Tracker(Callback):
         self._flush(run)
 
     def close(self) -> None:
-        """Sends what came last, closes the store, and says what could not be sent."""
+        """Sends what came last, closes the store, and reports what could not be sent."""
         delivery = self._delivery
         if delivery is not None:
-            self._send_rows()
+            delivery.add(self._calls_of_rows())
             delivery.end(state_of(self._error))
         self._forget()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sent": self.sent + len(self._waiting), "run_id": self.run_id, "run_of": self.run_of}
+        state = {"sent": self.sent + len(self._waiting), "run_id": self.run_id, "run_of": self.run_of}
+        outbox = None if self._delivery is None else str(self._delivery.outbox.path)
+        return {**state, "numbered": self._numbered + len(self._waiting), "told": self.told, "outbox": outbox}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sent, self.run_id, self.run_of = int(state["sent"]), str(state["run_id"]), str(state["run_of"])
+        self._numbered, self.told = int(state.get("numbered", 0)), bool(state.get("told", True))
+        outbox = state.get("outbox")
+        self._earlier_outbox = None if outbox is None else Path(outbox)
 
     # How ------------------------------------------------------------------------------------------------------------
 
@@ -184,47 +203,81 @@ class Tracker(Callback):
         self._opening = Opening(
             project=self.project or getattr(experiment, "project", None) or "cadenza",
             name=self.run_name or getattr(experiment, "name", None) or "run",
-            id=str(getattr(experiment, "id", None) or now().replace(":", "")),
+            id=str(getattr(experiment, "id", None) or f"{now().replace(':', '')}-{os.urandom(3).hex()}"),
             folder=folder,
             root=Path(getattr(experiment, "root", folder)),
         )
-        self._delivery = Delivery(self, folder / f"unsent-{type(self).__name__.lower()}.jsonl")
+        place = outbox_place(run, self, folder, None if hasattr(experiment, "folder") else self._opening.id)
+        self._background = self._background or Background(self.name)
+        self._delivery = Delivery(self, place, self._background)
+        try:
+            self.prepare()
+        except Exception as error:  # ``start`` fails too, and then it is warned of
+            log.info("%s: %s", self.name, error)
 
     def _flush(self, run: Run) -> None:
-        """Sends the waiting rows, what was shown, and the plots that are new."""
+        """Hands the waiting rows, what was shown, and the plots that are new to the thread that sends them."""
         self._flushed = monotonic()
         delivery = self._delivery
-        if delivery is None or not (self._waiting or self._shown or self._plots_of(run)):
+        if delivery is None:
             return
-        delivery.ready(lambda: self._ready(run))
-        self._send_rows()
-        while self._shown:
-            delivery.send(**_as_call(self._shown.popleft()))
-        for name, file in self._plots_of(run).items():
-            self._plots[name] = _version(file)
-            delivery.send(what="figure", name=name, file=file, step=run.clock.steps)
-        delivery.send(what="flush")
+        plots = self._plots_of(run)
+        if self._waiting or self._shown or plots:
+            if not delivery.is_open:
+                self._open(run, delivery)
+            calls = self._calls_of_rows()
+            while self._shown:
+                calls.append(self._numbered_call(as_call(self._shown.popleft())))
+            for name, file in plots.items():
+                self._plots[name] = version(file)
+                figure = {"what": "figure", "name": name, "file": file, "step": run.clock.steps}
+                calls.append(self._numbered_call(figure))
+            delivery.add(calls)
+        delivery.go()
 
-    def _send_rows(self) -> None:
+    def _calls_of_rows(self) -> list[Call]:
         waiting, self._waiting = self._waiting, []
-        if not waiting or self._delivery is None:
-            return
         values = iter(read(value for row in waiting for value in row.raw().values()))  # the one wait for all of them
+        calls = []
         for row in waiting:
             numbers = {self._name(row, name): next(values) for name in row.raw()}
-            self._delivery.send(what="log", row={"kind": row.kind, **row.at, **numbers})
+            calls.append(self._numbered_call({"what": "log", "row": {"kind": row.kind, **row.at, **numbers}}))
         self.sent += len(waiting)
+        return calls
 
-    def _ready(self, run: Run) -> Opening:
-        """The opening with what was set, which is known once the run has begun."""
+    def _numbered_call(self, call: Call) -> Call:
+        self._numbered += 1
+        return {"n": self._numbered, "at": time(), **call}
+
+    def _open(self, run: Run, delivery: Delivery) -> None:
+        """Begins with what was set, which is known once the run has begun."""
         assert self._opening is not None
-        values = getattr(run.experiment, "hyperparameters", {})
-        known = {name: getattr(self._opening, name) for name in ("project", "name", "id", "folder", "root")}
         goes_on = bool(self.run_of) and (self.resumed_at is not None or self.run_of == self._opening.id)
+        opening = replace(
+            self._opening, hyperparameters=getattr(run.experiment, "hyperparameters", {}), goes_on=goes_on
+        )
+        self.taken_before, self.purge_step, self.last_rows = self.sent, None, []
         if not goes_on:
-            self.sent = 0
-        self.run_of = self._opening.id
-        return Opening(**known, hyperparameters=values, goes_on=goes_on)
+            self.sent = self._numbered = 0
+            self.told, self.run_id = False, self.new_id(opening)
+            delivery.outbox.set_aside()
+        elif self.resumed_at is not None:
+            self._follow_resume(delivery.outbox.keep(self._numbered, self._earlier_outbox))
+        self.run_of = opening.id
+        delivery.open(opening)
+
+    def _follow_resume(self, kept: list[Call]) -> None:
+        """Notes which rows the tracker has taken, and which of them its store may hide with what is sent again."""
+        unsent = [call["row"] for call in kept if call["what"] == "log"]
+        self.taken_before = self.sent - len(unsent)
+        self.purge_step = min([self.resumed_at or 0, *(int(row["step"]) for row in unsent if "step" in row)])
+        taken = self._earlier[: len(self._earlier) - len(unsent)]
+        self.last_rows = [
+            {"kind": row.kind, **row.at, **{self._name(row, name): value for name, value in row.items()}}
+            for row in taken
+            if int(row.at.get("step") or 0) >= self.purge_step
+        ]
+        self._earlier = []
 
     def _name(self, row: Row, name: str) -> str:
         if row.kind == "epoch":
@@ -239,26 +292,8 @@ class Tracker(Callback):
         return {
             name: file
             for name, file in found.items()
-            if os.path.exists(file) and self._plots.get(name) != _version(file)
+            if os.path.exists(file) and self._plots.get(name) != version(file)
         }
-
-
-def metrics_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a row, without where it was written."""
-    return {name: value for name, value in row.items() if name not in PLACES}
-
-
-def _as_call(medium: Medium) -> dict[str, Any]:
-    """A medium as the call of a tracker's method."""
-    if medium.kind == "artifact":
-        return {"what": "artifact", "name": medium.name, "file": str(medium.value)}
-    key = {"image": "file", "figure": "file", "histogram": "bins", "text": "text"}[medium.kind]
-    value = str(medium.value) if key == "file" else medium.value
-    return {"what": medium.kind, "name": medium.name, key: value, "step": medium.step}
-
-
-def _version(file: str) -> tuple[str, int]:
-    return file, os.stat(file).st_mtime_ns
 
 
 def _path(value: Any) -> str | None:

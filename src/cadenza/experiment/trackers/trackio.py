@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cadenza.experiment.trackers.needed import need, quietly
+from cadenza.experiment.trackers.needed import muted, need, quietly
 from cadenza.experiment.trackers.tracker import Opening, Tracker, metrics_of
+
+_PROBE = 1 << 16
+"""Bytes for which there has to be room."""
 
 
 class Trackio(Tracker):
@@ -28,11 +30,18 @@ class Trackio(Tracker):
         need("trackio", self.name)
         super().__init__(project=project, run_name=run_name, rows=rows)
         self._run: Any = None
+        self._checked = False
+
+    def prepare(self) -> None:
+        quietly("trackio")
+
+    def new_id(self, opening: Opening) -> str:
+        return f"{opening.name} {opening.id}"
 
     def start(self, opening: Opening) -> None:
         trackio = quietly("trackio")
-        self.run_id = self.run_id if opening.goes_on else f"{opening.name} {opening.id}"
-        with contextlib.redirect_stdout(io.StringIO()):  # it greets
+        _check_store()
+        with muted():  # it greets
             self._run = trackio.init(
                 project=opening.project,
                 name=self.run_id,
@@ -44,6 +53,9 @@ class Trackio(Tracker):
             )
 
     def log(self, row: dict[str, Any]) -> None:
+        if not self._checked:
+            _check_store()
+            self._checked = True
         where = {name: row[name] for name in ("epoch",) if name in row}
         self._run.log({**where, **metrics_of(row)}, step=int(row.get("step", 0)))
 
@@ -66,7 +78,19 @@ class Trackio(Tracker):
     def resume(self, step: int, rows: int) -> None:
         self._run.log({"resumed_at_step": step}, step=step)
 
+    def flush(self) -> None:
+        self._checked = False
+
     def finish(self, state: str) -> None:
-        self._run = None
-        with contextlib.redirect_stdout(io.StringIO()):
+        self._run = None  # both in the thread that called init()
+        with muted():
             quietly("trackio").finish()  # not run.finish(), after which the package finishes it again at exit
+
+
+def _check_store() -> None:
+    """Raises an error if nothing can be written to the store. The package writes in a thread of its own, which drops
+    what it cannot write, so a batch is only handed to it after this."""
+    folder = Path(quietly("trackio.utils").TRACKIO_DIR)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        file.write(bytes(_PROBE))

@@ -9,10 +9,13 @@ from typing import Any
 
 from cadenza.callbacks.folders import checked_path
 from cadenza.experiment.media import file_name
-from cadenza.experiment.trackers.needed import for_now, need, quietly
+from cadenza.experiment.trackers.needed import ask, for_now, need, quietly
 from cadenza.experiment.trackers.tracker import Opening, Tracker, metrics_of
 
 MODES = ("offline", "online")
+_UPLOAD = 120.0
+"""Seconds that the package waits at the end of a run, and of the process, for its server; ``wandb sync`` sends later
+what it has not sent."""
 
 
 class WandB(Tracker):
@@ -42,11 +45,16 @@ class WandB(Tracker):
         self.store_mode, self.path = mode, checked_path(path, self.name)
         self._run: Any = None
 
+    def prepare(self) -> None:
+        quietly("wandb", WANDB_ERROR_REPORTING="false")
+
+    def new_id(self, opening: Opening) -> str:
+        return opening.id
+
     def start(self, opening: Opening) -> None:
         wandb = quietly("wandb", WANDB_ERROR_REPORTING="false")
         folder = Path(self.path) if self.path is not None else opening.folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.run_id = self.run_id if opening.goes_on else opening.id
         settings = wandb.Settings(
             silent=True,
             console="off",
@@ -56,7 +64,10 @@ class WandB(Tracker):
             disable_job_creation=True,
             x_disable_stats=True,
             x_disable_meta=True,
+            finish_timeout=_UPLOAD,
         )
+        if self.store_mode == "online":
+            ask(wandb.Settings().base_url if settings.base_url is None else settings.base_url)
         again = {"resume": "allow"} if self.store_mode == "online" else {}
         with for_now(WANDB_ERROR_REPORTING="false"):
             self._run = wandb.init(
