@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+collect_ignore = ["checklist", "recordings"]
+"""Data and scripts that tests run in their own way; they import the originals' paths."""
+
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,7 @@
-"""The names that SuperGradients' document leaves open: images to save, a model, loaders, and where a package lies."""
+"""The names that SuperGradients' document leaves open: images to save, a model and loaders."""
 
 from __future__ import annotations
 
-import importlib
-import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -20,21 +18,12 @@ def save_image(tensor: Tensor, path: str) -> None:
     Image.fromarray(grid.permute(1, 2, 0).numpy()).save(path)
 
 
-def resource_filename(package: str, name: str) -> str:
-    """What ``pkg_resources.resource_filename`` does: the path of a file of a package."""
-    folder = os.path.dirname(str(importlib.import_module(package).__file__))
-    return os.path.join(folder, name) if name else folder
-
-
 def modules() -> dict[str, ModuleType]:
-    """``torchvision.utils`` and ``pkg_resources``, which are not installed, as far as the document needs them."""
-    torchvision, vision_utils, resources = (
-        ModuleType(n) for n in ("torchvision", "torchvision.utils", "pkg_resources")
-    )
+    """``torchvision.utils``, which is not installed, as far as the document needs it."""
+    torchvision, vision_utils = (ModuleType(name) for name in ("torchvision", "torchvision.utils"))
     vision_utils.save_image = save_image  # type: ignore[attr-defined]
     torchvision.utils = vision_utils  # type: ignore[attr-defined]
-    resources.resource_filename = resource_filename  # type: ignore[attr-defined]
-    return {"torchvision": torchvision, "torchvision.utils": vision_utils, "pkg_resources": resources}
+    return {"torchvision": torchvision, "torchvision.utils": vision_utils}
 
 
 class TinyNet(nn.Module):

@@ -10,6 +10,7 @@ from torch import nn
 
 from cadenza import Callback as Native
 from cadenza import CallbackError, Order, Trainer, not_a_point
+from cadenza.dialects import dialect
 from cadenza.dialects.adapter import Adapter, Foreign, Section
 from cadenza.dialects.facade import Facade
 from cadenza.dialects.table import Ask, Attribute, Dialect, Hook
@@ -231,7 +232,6 @@ def attribute_error(act: Any) -> str:
     [
         (lambda state: state.steps, "sample: there is no attribute 'steps' here; the nearest is 'step'"),
         (lambda state: state.cloud, "sample: cloud is not carried: nothing is uploaded"),
-        (lambda state: setattr(state, "steps", 1), "sample: state.steps would be a new attribute that nobody reads"),
         (lambda state: setattr(state, "step", 1), "sample: step is read from the run (Counted from 0.)"),
         (lambda state: setattr(state, "cloud", 1), "sample: cloud is not carried"),
     ],
@@ -245,13 +245,33 @@ def test_attributes_of_the_users_own_stay() -> None:
 
     class Own(Sample):
         def on_start(self, state: State) -> None:
-            state.colour = "red"
+            state.colour, state.steps = "red", 7
 
         def on_any(self, state: State) -> None:
-            seen.append(state.colour)
+            seen.append((state.colour, state.steps))
 
     trainer_with(Own()).fit(tiny_loader(8), epochs=1)
-    assert seen == ["red"]
+    assert seen == [("red", 7)]
+
+
+@pytest.mark.parametrize(
+    ("system", "written", "meant"),
+    [
+        ("supergradients", "on_test_begin", "on_test_start"),
+        ("supergradients", "on_validation_begin", "on_validation_loader_start"),
+        ("supergradients", "on_epoch_start", "on_train_loader_start"),
+        ("supergradients", "on_after_backward", "on_train_batch_backward_end"),
+        ("orca", "on_validation_epoch_end", "after_val_epoch"),
+        ("orca", "on_test_start", "before_val_epoch"),
+        ("orca", "on_train_batch_strat", "before_train_iter"),
+        ("fastai", "on_train_start", "on_train_begin"),
+        ("fastai", "on_before_backward", "on_backward_begin"),
+        ("aitoolbox", "on_fit_end", "on_train_end"),
+        ("aitoolbox", "on_validation_start", "on_epoch_begin"),
+    ],
+)
+def test_the_nearest_hook_is_chosen_by_meaning(system: str, written: str, meant: str) -> None:
+    assert dialect(system).nearest_hook(written) == meant
 
 
 def test_rows_that_name_no_point_or_request_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import cadenza
+from cadenza.dialects import installed
 from cadenza.dialects.aitoolbox import (
     AbstractCallback,
     AbstractExperimentCallback,
@@ -114,8 +116,8 @@ def test_losses_over_whole_sets() -> None:
     seen: list[float] = []
 
     def look(loop: Any) -> None:
-        seen.append(loop.evaluate_loss_on_validation_set())
-        assert loop.evaluate_loss_on_test_set(float_dict_format=True) == {"loss": pytest.approx(seen[-1])}
+        seen.append(float(loop.evaluate_loss_on_validation_set()))
+        assert loop.evaluate_loss_on_test_set(float_dict_format=True) == pytest.approx(float(seen[-1]))
         images, targets = tiny_loader(24, batch_size=24).dataset.tensors  # type: ignore[attr-defined]
         assert seen[-1] == pytest.approx(nn.functional.cross_entropy(loop.model(images), targets).item())
 
@@ -173,11 +175,19 @@ def test_what_is_not_there_is_refused_with_the_nearest() -> None:
     with pytest.raises(AttributeError, match=r"aitoolbox: there is no attribute 'train_histori'.*'train_history'"):
         new_loop().fit(num_epochs=1, callbacks=[At(train_begin=read)])
 
-    def write(loop: Any) -> None:
-        loop.early_stopp = True
+    with pytest.raises(AttributeError, match="fit_distributed is not carried: it is of a version before"):
+        new_loop().fit_distributed()
+    with pytest.raises(ValueError, match=r"opt_level is of versions before 1\.8: write use_amp=True\), not opt_level"):
+        new_loop(use_amp={"opt_level": "O1"})
+    with installed("aitoolbox"), pytest.raises(ModuleNotFoundError, match="not carried: give the model to TrainLoop"):
+        importlib.import_module("aitoolbox.experiment.local_experiment_saver")
 
-    with pytest.raises(AttributeError, match=r"aitoolbox: .*early_stopp would be a new attribute.*'early_stop'"):
-        new_loop().fit(num_epochs=1, callbacks=[At(train_begin=write)])
+    def write(loop: Any) -> None:
+        loop.early_stops = 3  # the user's own
+
+    loop = new_loop()
+    loop.fit(num_epochs=2, callbacks=[At(train_begin=write)])
+    assert (loop.early_stops, loop.early_stop, loop.epoch) == (3, False, 1)
 
 
 # Messages -------------------------------------------------------------------------------------------------------------
@@ -193,7 +203,7 @@ def test_the_four_ways_in_which_messages_are_kept() -> None:
     assert service.read_messages("key") == ["KEEP_FOREVER"]
     service.write_message("key", "new", [MessageHandling.OVERWRITE, MessageHandling.UNTIL_READ])
     assert service.read_messages("key") == ["new"]
-    assert service.read_messages("key") is None
+    assert service.read_messages("key") == []
     with pytest.raises(ValueError, match="only OVERWRITE goes together"):
         service.write_message("key", 1, [MessageHandling.UNTIL_READ, MessageHandling.KEEP_FOREVER])
 
@@ -281,10 +291,10 @@ class Details(AbstractExperimentCallback):
 def test_details_are_inferred_from_the_experiment_of_the_run(tmp_path: Path) -> None:
     details, plot = Details("details"), ModelTrainHistoryPlot()
     experiment = Experiment("digits", "first", tmp_path, report=False)
-    new_trainer(details, plot, experiment=experiment).fit(tiny_loader(), epochs=1)
+    new_trainer(details, plot, experiment=experiment).fit(tiny_loader(), epochs=2)
     assert (details.project_name, details.experiment_name) == ("digits", "first")
     assert details.local_model_result_folder_path == str(tmp_path)
-    assert (experiment.folder / "results" / "plots" / "train_history_epoch_0.png").is_file()
+    assert (experiment.folder / "results" / "plots_epoch_1" / "loss.png").is_file()
 
 
 def test_without_an_experiment_there_is_nothing_to_infer() -> None:
@@ -292,8 +302,3 @@ def test_without_an_experiment_there_is_nothing_to_infer() -> None:
         AttributeError, match="aitoolbox: project_name is not known: this loop belongs to no experiment"
     ):
         new_loop().fit(num_epochs=1, callbacks=[Details("details")])
-
-
-def test_uploads_are_refused() -> None:
-    with pytest.raises(ValueError, match="cloud_save_mode='s3' is not carried: files stay on this machine"):
-        Details("details", cloud_save_mode="s3")

@@ -186,8 +186,16 @@ def test_a_skip_from_step_end_keeps_the_gradients() -> None:
 
 
 def test_a_skip_that_means_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="a skip from on_epoch_end means nothing; it does from on_epoch_begin"):
-        trainer_with(type("Skips", (Callback,), {"on_epoch_end": lambda self: True})()).fit(tiny_loader(8), epochs=1)
+    with pytest.raises(ValueError, match="a skip from on_backward_end means nothing; it does from on_epoch_begin"):
+        trainer_with(type("Skips", (Callback,), {"on_backward_end": lambda self: True})()).fit(tiny_loader(8), epochs=1)
+
+
+@pytest.mark.parametrize("hook", ["on_batch_end", "on_epoch_end"])
+def test_a_skip_after_the_last_action_has_no_effect_as_in_the_loop_of_the_blog(hook: str) -> None:
+    trainer, plain = trainer_with(type("Skips", (Callback,), {hook: lambda self: True})()), trainer_with()
+    for one in (trainer, plain):
+        one.fit(tiny_loader(), epochs=2)
+    assert same(weights(trainer.model), weights(plain.model))
 
 
 def test_on_step_end_of_the_blog_is_called_although_its_step_was_skipped() -> None:

@@ -33,7 +33,7 @@ def test_over_and_under_sampling_change_how_many_samples_are_seen() -> None:
     for kind, options, samples in (
         (OverSamplingCallback, {}, 18),
         (UnderSamplingCallback, {}, 6),
-        (OverSamplingCallback, {"weights": torch.ones(12)}, 12),
+        (OverSamplingCallback, {"weights": torch.ones(12)}, 18),  # weights say which, not how many
     ):
         loader = DataLoader(data, batch_size=3)
         learn = learner(data=loader, callback_fns=[partial(kind, **options)])

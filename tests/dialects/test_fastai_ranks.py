@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-import cadenza
 from cadenza.dialects.fastai import Callback
 from cadenza.testing import tiny_loader
 
+from ..processes import ranks
 from .rooms import trainer_with, weights
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 class Skips(Callback):
@@ -34,11 +34,11 @@ def train(kind: type[Callback]) -> tuple[int, int, float]:
 
 
 def test_a_declared_skip_is_agreed() -> None:
-    first, second = cadenza.launch(train, Declared, workers=2, results="all")
+    first, second = ranks(train, Declared, workers=2, results="all")
     assert first == second
     assert first[:2] == (3, 2)
 
 
 def test_an_undeclared_skip_is_refused_with_the_line_to_add() -> None:
     with pytest.raises(RuntimeError, match=r"write asks = \{'skip_step'\} in class Skips"):
-        cadenza.launch(train, Skips, workers=2)
+        ranks(train, Skips, workers=2)

@@ -6,17 +6,24 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cadenza.dialects import NAMES, dialect, install, installed, run_script, uninstall
+from cadenza.distributed.launchers import local
+
+
+def ours() -> list[Any]:
+    """Finders of this package; star imports of a dialect may import packages that add their own."""
+    return [one for one in sys.meta_path if type(one).__module__.startswith("cadenza")]
 
 
 @pytest.fixture(autouse=True)
 def _nothing_stays() -> Iterator[None]:
-    before = (sys.meta_path[:], sys.path[:], sys.argv[:], set(sys.modules))
+    before = (ours(), sys.path[:], sys.argv[:], set(sys.modules))
     yield
-    assert (sys.meta_path, sys.path, sys.argv) == before[:3]
+    assert (ours(), sys.path, sys.argv) == before[:3]
     tops = {path.split(".")[0] for name in NAMES for path in dialect(name).modules}
     assert not {name for name in set(sys.modules) - before[3] if name.split(".")[0] in tops}
 
@@ -44,7 +51,7 @@ def test_installing_twice_is_once() -> None:
 def test_names_and_modules_that_are_not_carried_are_refused_with_the_nearest() -> None:
     with installed("orca"):
         with pytest.raises(
-            ImportError, match="orca: there is no name 'MainCalback' here; the nearest is 'MainCallback'"
+            AttributeError, match="orca: there is no name 'MainCalback' here; the nearest is 'MainCallback'"
         ):
             importlib.import_module("bigdl.orca.learn.pytorch.callbacks").MainCalback
         with pytest.raises(
@@ -52,8 +59,15 @@ def test_names_and_modules_that_are_not_carried_are_refused_with_the_nearest() -
         ):
             importlib.import_module("bigdl.orca.lern")
         with pytest.raises(ModuleNotFoundError, match=r"orca: bigdl\.orca\.data is not carried: data is given"):
-            importlib.import_module("bigdl.orca.data")
+            importlib.import_module("bigdl.orca.data.pandas")
+        with pytest.raises(AttributeError, match=r"orca: bigdl\.orca\.data is not carried: data is given"):
+            importlib.import_module("bigdl.orca.data").SparkXShards
         assert not hasattr(importlib.import_module("bigdl"), "__file__")
+    with installed("supergradients"):
+        with pytest.raises(AttributeError, match=r"no Metric called 'ACURACY'\. There are: Accuracy, Top5"):
+            importlib.import_module("super_gradients.common.object_names").Metrics.ACURACY
+        with pytest.raises(AttributeError, match="training_hyperparams is not carried: recipes of the zoo"):
+            importlib.import_module("super_gradients.training").training_hyperparams
 
 
 def test_an_unknown_dialect_is_refused() -> None:
@@ -81,7 +95,7 @@ def test_a_package_beside_it_does_not_matter(tmp_path: Path, monkeypatch: pytest
     install("orca")
     assert importlib.import_module("bigdl.orca.learn.pytorch").__name__ == "bigdl.orca.learn.pytorch"
     uninstall("orca")
-    del sys.modules["bigdl"]  # the real one, which lies beside
+    assert "bigdl" not in sys.modules
     monkeypatch.undo()
 
 
@@ -107,3 +121,39 @@ def test_a_script_runs_without_a_change(tmp_path: Path) -> None:
     assert found["names"] == ("cadenza.dialects.orca.estimator", "cadenza.dialects.orca.callback", 3)
     with pytest.raises(FileNotFoundError, match="there is no script"):
         run_script("orca", tmp_path / "missing.py")
+
+
+def test_the_helper_modules_that_users_of_orca_import(tmp_path: Path) -> None:
+    with installed("orca"):
+        files = importlib.import_module("bigdl.orca.data.file")
+        is_local_path = importlib.import_module("bigdl.dllib.utils.file_utils").is_local_path
+        checks = importlib.import_module("bigdl.dllib.utils.log4Error")
+        measures = importlib.import_module("bigdl.orca.learn.pytorch.pytorch_metrics")
+        for name in ("trigger", "optimizers", "tf2.estimator"):
+            with pytest.raises(ModuleNotFoundError, match=r"orca: bigdl\.orca\.learn\.\w+ is not carried"):
+                importlib.import_module(f"bigdl.orca.learn.{name}")
+    assert is_local_path("runs/config.json")
+    assert not is_local_path("hdfs://host/config.json")
+    (tmp_path / "here").write_text("text")
+    files.put_local_file_to_remote(str(tmp_path / "here"), f"file://{tmp_path}/there")
+    files.get_remote_file_to_local(f"file://{tmp_path}/there", str(tmp_path / "again"))
+    assert (tmp_path / "again").read_text() == "text"
+    files.makedirs(str(tmp_path / "new" / "inner"))
+    assert files.listdir(str(tmp_path)) == ["again", "here", "new", "there"]
+    for place, there, is_file in (("new", True, False), ("here", True, True), ("missing", False, False)):
+        for path in (str(tmp_path / place), f"file://{tmp_path}/{place}"):
+            assert (files.exists(path), files.is_file(path)) == (there, is_file)
+    with pytest.raises(RuntimeError, match="no"):
+        checks.invalidInputError(False, "no")
+    assert measures.AUROC().get_name() == "AUC"
+
+
+def test_a_launch_hands_the_dialect_to_its_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "users_callbacks.py").write_text(
+        "from bigdl.orca.learn.pytorch.callbacks import Callback\n\n\nclass Mine(Callback):\n    answer = 3\n"
+    )
+    with monkeypatch.context() as patch, installed("orca"):
+        patch.syspath_prepend(str(tmp_path))
+        mine = importlib.import_module("users_callbacks").Mine()
+        assert local.start(getattr, (mine, "answer"), 1) == 3
+    del sys.modules["users_callbacks"]

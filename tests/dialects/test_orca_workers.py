@@ -83,8 +83,10 @@ def test_workers_share_the_batch(backend: str) -> None:
 def test_state_lasts_between_calls_and_a_stop_is_agreed() -> None:
     two = estimator("local", 2)
     rows = two.fit(data_creator, epochs=4, batch_size=4, callbacks=[Stops()], reduce_results=False)
-    first, second = ([row["batch_count"] for row in worker] for worker in rows)
-    assert first == second in ([2], [3])  # the others learn of it with the gradients of the next batch
+    assert [[row["batch_count"] for row in epoch] for epoch in rows] in (
+        [[2, 2]],
+        [[3, 3]],
+    )  # the others learn of it with the gradients of the next batch
     assert two.fit(data_creator, epochs=1, batch_size=8)[0]["epoch"] == 2
     assert two.evaluate(data_creator, batch_size=8)["num_samples"] == 24
     assert two.evaluate(data_creator, batch_size=8, num_steps=1)["num_samples"] == 8  # one batch of each worker

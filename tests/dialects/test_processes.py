@@ -11,9 +11,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from cadenza import launch
 from cadenza.dialects.aitoolbox import AbstractCallback, TrainLoop, TTBasicModel
 from cadenza.dialects.supergradients import Callback, PhaseContext, Trainer, multi_process_safe
+
+from ..processes import ranks
 
 
 def points() -> Any:
@@ -72,7 +73,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found(root: Path) -> list[tuple[Any, Any]]:
     """What each of two processes returned; they are started once for all tests."""
-    results: list[tuple[Any, Any]] = launch(train_both, str(root), results="all")
+    results: list[tuple[Any, Any]] = ranks(train_both, str(root), results="all")
     return results
 
 

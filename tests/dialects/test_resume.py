@@ -85,7 +85,7 @@ class ContextRate(supergradients.Callback):
         self.told = told
 
     def on_train_batch_end(self, context: Any) -> None:
-        mean = context.loss_avg_meter.average
+        (mean,) = context.loss_avg_meter.average
         context.optimizer.param_groups[0]["lr"] = 0.1 / (1 + context.batch_idx) + 0.01 * mean + 0.01 * context.epoch
         self.told.append((context.epoch, context.batch_idx, mean))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from cadenza.dialects.supergradients import Phase, PhaseCallback, PhaseContext, Trainer
+from cadenza.dialects import installed
+from cadenza.dialects.supergradients import ModelConversionCheckCallback, Phase, PhaseCallback, PhaseContext, Trainer
 from cadenza.dialects.supergradients.environment import synchronised
 from cadenza.testing import tiny_classifier, tiny_loader
 
@@ -109,3 +111,72 @@ def test_callbacks_of_a_test_may_be_said_by_name(tmp_path: Path) -> None:
         tiny_classifier(), tiny_loader(), test_metrics_list=["Accuracy"], test_phase_callbacks=["TimerCallback"]
     )
     assert set(found) == {"Accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "why"),
+    [
+        ("super_gradients.training", "SgModel", "called Trainer since release 3"),
+        ("super_gradients.training.metrics", "DetectionMetrics_050", "models of the zoo"),
+        ("super_gradients.common.object_names", "Dataloaders", "give the loaders to Trainer.train"),
+        ("super_gradients.common.factories.base_factory", "BaseFactory", "found by the registries"),
+    ],
+)
+def test_what_scripts_import_of_the_zoo_says_why_it_is_not_there(path: str, name: str, why: str) -> None:
+    with installed("supergradients"), pytest.raises(ImportError, match=why):
+        exec(f"from {path} import {name}")
+
+
+def test_a_loss_of_the_zoo_says_why_it_is_not_there(tmp_path: Path) -> None:
+    params = {"max_epochs": 1, "initial_lr": 0.1, "loss": "yolox_loss", "silent_mode": True}
+    with pytest.raises(KeyError, match="yolox_loss is not carried: models of the zoo, their losses"):
+        Trainer("mine", str(tmp_path)).train(tiny_classifier(), params, tiny_loader())
+
+
+def test_a_conversion_check_takes_what_describes_the_model() -> None:
+    class Described:
+        name, input_dimensions, primary_batch_size = "mine", (4,), 2
+
+    check = ModelConversionCheckCallback(model_meta_data=Described())
+    assert (check.model_name, check.input_dimensions, check.primary_batch_size) == ("mine", (4,), 2)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_resume_goes_on_in_a_window_that_is_open(epochs: int, tmp_path: Path) -> None:
+    def trained(name: str, epochs: int, **more: Any) -> list[Any]:
+        torch.manual_seed(0)
+        model = tiny_classifier()
+        params = {"max_epochs": epochs, "initial_lr": 0.1, "lr_mode": None, "loss": "cross_entropy", **more}
+        params |= {"batch_accumulate": 4, "metric_to_watch": "CrossEntropyLoss", "silent_mode": True}
+        params |= {"average_best_models": False, "greater_metric_to_watch_is_better": False}
+        Trainer(name, str(tmp_path)).train(model, params, tiny_loader(24, batch_size=8), tiny_loader())
+        return list(model.parameters())
+
+    whole = trained("whole", 3)
+    trained("parts", epochs)
+    resumed = trained("parts", 3, resume=True)
+    assert all(torch.equal(one, other) for one, other in zip(whole, resumed, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text"),
+    [
+        ("Models", "RESNET18", "resnet18"),
+        ("Models", "PP_YOLOE_S", "ppyoloe_s"),
+        ("Models", "REGNETY200", "regnetY200"),
+        ("Metrics", "TOP5", "Top5"),
+        ("Metrics", "DETECTION_METRICS_050", "DetectionMetrics_050"),
+        ("Losses", "CROSS_ENTROPY", "CrossEntropyLoss"),
+        ("Losses", "MSE", "MSE"),
+        ("Losses", "YOLOX_LOSS", "YoloXDetectionLoss"),
+        ("LRSchedulers", "EXP", "ExponentialLRScheduler"),
+        ("LRWarmups", "LINEAR_STEP", "LinearEpochLRWarmup"),
+        ("Optimizers", "RMS_PROP", "RMSprop"),
+        ("Callbacks", "EARLY_STOP", "EarlyStop"),
+        ("Callbacks", "LR_CALLBACK_BASE", "LRCallbackBase"),
+        ("Callbacks", "PPYOLOE_TRAINING_STAGE_SWITCH", "PPYoloETrainingStageSwitchCallback"),
+    ],
+)
+def test_constants_are_the_texts_under_which_things_are_registered(kind: str, name: str, text: str) -> None:
+    with installed("supergradients"):
+        assert getattr(getattr(import_module("super_gradients.common.object_names"), kind), name) == text

@@ -188,10 +188,10 @@ def test_times_are_logged(tmp_path: Path) -> None:
     logger = Logged()
     trained(tmp_path, sg_logger=logger, phase_callbacks=[TimerCallback()])
     names = [name for name in logger.scalars if name.startswith("timer/")]
-    assert len(names) == 5
+    assert len(names) == 7
     assert all(len(logger.scalars[name]) == 4 for name in names)
-    assert "Train_loss" in logger.scalars
-    assert "Valid_loss" in logger.scalars
+    assert "train_crossentropyloss" in logger.scalars
+    assert "valid_crossentropyloss" in logger.scalars
 
 
 # Not carried ----------------------------------------------------------------------------------------------------------

@@ -74,18 +74,22 @@ def test_what_is_not_there_is_refused_with_the_nearest() -> None:
     with pytest.raises(AttributeError, match=r"supergradients: there is no attribute 'metric_dict'.*'metrics_dict'"):
         plain_trainer(Recording(read)).fit(loader(), epochs=1)
 
-    def write(method: str, context: PhaseContext) -> None:
-        context.stop_trainin = True
+    seen = []
 
-    with pytest.raises(AttributeError, match=r"supergradients: context.stop_trainin would be.*'stop_training'"):
-        plain_trainer(Recording(write)).fit(loader(), epochs=1)
+    def write(method: str, context: PhaseContext) -> None:
+        context.stop_trainings = True  # the user's own
+        seen.append(context.stop_training)
+
+    plain_trainer(Recording(write)).fit(loader(), epochs=1)
+    assert seen
+    assert not any(seen)
 
 
 def test_a_method_that_is_none_is_refused() -> None:
     class Old(Callback):
-        def on_test_end(self, context: PhaseContext) -> None: ...
+        def on_epoch_end(self, context: PhaseContext) -> None: ...
 
-    with pytest.raises(CallbackError, match=r"supergradients: there is no hook 'on_test_end' here"):
+    with pytest.raises(CallbackError, match=r"supergradients: there is no hook 'on_epoch_end' here"):
         plain_trainer(Old())
 
 

@@ -15,7 +15,7 @@ from cadenza.dialects.supergradients import (
     setup_device,
 )
 from cadenza.dialects.supergradients.checkpoints import folder_to_resume, new_run_folder
-from cadenza.dialects.supergradients.registry import KINDS, REGISTRIES, find
+from cadenza.dialects.supergradients.registry import REGISTRIES, find
 
 # Registries and devices -----------------------------------------------------------------------------------------------
 
@@ -23,8 +23,8 @@ from cadenza.dialects.supergradients.registry import KINDS, REGISTRIES, find
 def test_every_kind_has_a_registry_and_a_decorator() -> None:
     from cadenza.dialects import supergradients
 
-    assert len(KINDS) == 20
-    for kind in KINDS:
+    assert len(REGISTRIES) == 20
+    for kind in REGISTRIES:
         assert callable(getattr(supergradients, f"register_{kind}"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,15 @@ from cadenza.dialects.supergradients import (
     PhaseContext,
     Trainer,
     TrainingParams,
+)
+from cadenza.dialects.supergradients.carried import check_models_have_same_weights
+from cadenza.dialects.supergradients.object_names import (
+    Callbacks,
+    Losses,
+    LRSchedulers,
+    LRWarmups,
+    Metrics,
+    Optimizers,
 )
 from cadenza.testing import tiny_classifier, tiny_loader
 
@@ -107,7 +117,7 @@ def test_parameters_that_are_refused(params: dict[str, Any], says: str, tmp_path
 
 @pytest.mark.parametrize("name", ["launch_tensorboard", "enable_qat", "dataset_statistics"])
 def test_parameters_that_are_refused_may_be_off(name: str) -> None:
-    assert name not in TrainingParams(max_epochs=1, **{name: False})
+    assert getattr(TrainingParams(max_epochs=1, **{name: False}), name) is False
 
 
 def test_the_parameter_as_the_document_spells_it() -> None:
@@ -228,9 +238,10 @@ def test_a_test_uses_the_average_of_the_weights(tmp_path: Path) -> None:
     trainer = trained(tmp_path, ema=True, ema_params={"decay": 0.9, "decay_type": "constant"})
     averaged = trainer.test(test_loader=loader())
     raw = trainer.test(test_loader=loader(), use_ema_net=False)
-    assert averaged["loss"] != raw["loss"]
+    name = "CrossEntropyLoss"
+    assert averaged[name] != raw[name]
     with named(trainer, EMA).swap(trainer.net):
-        assert trainer.test(test_loader=loader(), use_ema_net=False)["loss"] == pytest.approx(averaged["loss"])
+        assert trainer.test(test_loader=loader(), use_ema_net=False)[name] == pytest.approx(averaged[name])
 
 
 def test_a_test_needs_a_model(tmp_path: Path) -> None:
@@ -244,3 +255,35 @@ def test_what_the_trainer_does_not_have(tmp_path: Path) -> None:
         trainer.ptq()
     with pytest.raises(AttributeError, match=r"there is no attribute of Trainer 'tests' here; the nearest is 'test'"):
         trainer.tests()
+
+
+def test_constants_name_what_a_training_is_made_of(tmp_path: Path) -> None:
+    metrics = {"train_metrics_list": [Metrics.TOP5], "valid_metrics_list": [Metrics.ACCURACY]}
+    rates = {"lr_mode": LRSchedulers.POLY, "warmup_mode": LRWarmups.LINEAR_BATCH_STEP, "lr_warmup_steps": 1}
+    found = {"loss": Losses.CROSS_ENTROPY, "optimizer": Optimizers.RMS_PROP, "phase_callbacks": [Callbacks.TIMER]}
+    session = trained(tmp_path, **metrics, **rates, **found).session
+    assert session is not None
+    assert set(session.results["train"]) == {"loss", "Top5"}
+    assert type(session.optimizer) is torch.optim.RMSprop
+
+
+def test_the_average_is_there_as_a_model(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Look(Callback):
+        def on_training_start(self, context: PhaseContext) -> None:
+            seen.append(copy.deepcopy(context.ema_model).ema)
+
+    assert Trainer("mine", str(tmp_path)).ema_model is None
+    first = trained(tmp_path, ema=True, phase_callbacks=[Look()])
+    averaged = first.ema_model.ema
+    assert check_models_have_same_weights(seen[0], averaged) is False
+    assert first.net is not None
+    assert check_models_have_same_weights(first.net, averaged) is False
+    trained(tmp_path, ema=True, max_epochs=3, resume=True, phase_callbacks=[Look()])
+    assert check_models_have_same_weights(seen[1], averaged)
+
+
+def test_a_parameter_that_means_something_else_is_not_suggested() -> None:
+    with pytest.raises(ValueError, match=r"no training parameter 'validation_forward_wrapper'$"):
+        TrainingParams(validation_forward_wrapper=None)

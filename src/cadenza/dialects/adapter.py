@@ -214,10 +214,8 @@ def check_foreign(foreign: Foreign, adapter: Adapter) -> None:
 
 
 def _check_method(dialect: Dialect, owner: type, name: str) -> None:
-    known = dialect.hook(name) is not None
-    meant = name in dialect.refused or (not known and dialect.looks_like_a_hook(name))
-    if meant:
-        why = dialect.not_carried(name, "hook", (row.name for row in dialect.hooks))
+    if dialect.hook(name) is None and dialect.looks_like_a_hook(name):
+        why = dialect.not_carried(name, "hook")
         raise CallbackError(
             f"{why} ({owner.__name__}.{name}). If it is a helper of yours, mark it with @cadenza.not_a_point"
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cadenza.dialects.table import Attribute, Dialect, nearest
+from cadenza.dialects.table import Attribute, Dialect
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 class Facade:
     """Carries the attributes of one dialect: those with a ``field`` read it from the run, the others are properties
-    and methods that a subclass defines. Reading anything else raises and names the nearest; names of the user's own
-    may be set, unless they are one letter away from something that is there.
+    and methods that a subclass defines. Reading anything else raises and names the nearest. The user may set attributes
+    of their own; setting a known one raises if it would have no effect.
 
     >>> shown = Dialect("sample", "Sample 1.0", "state", (), (Attribute("step", "clock.steps"),))
     >>> class State(Facade, dialect=shown): ...
@@ -30,6 +30,8 @@ class Facade:
     """Attributes that the facade keeps by itself, by ``vars(self)``: setting one would be undone or not be seen."""
     _replaceable: ClassVar[frozenset[str]] = frozenset()
     """Functions that a user may replace."""
+    _offered: ClassVar[tuple[str, ...]] = ()
+    """What it has besides the rows, such as the methods of a front door: names to come to for who misspells one."""
     run: Run
 
     def __init_subclass__(cls, dialect: Dialect | None = None, **kwargs: Any) -> None:
@@ -49,16 +51,21 @@ class Facade:
             raise AttributeError(f"{self.dialect.name}: {self.dialect.handed} belongs to a run, and none has begun")
         if name.startswith("__"):
             raise AttributeError(name)
-        raise AttributeError(self.dialect.not_carried(name, "attribute", self.dialect.attribute_names()), name=name)
+        known = next((row for row in self.dialect.attributes if row.name == name), None)
+        if known is not None:
+            says = f": {known.says}" if known.says else ""
+            raise AttributeError(f"{self.dialect.name}: {self.dialect.handed}.{name} is not there now{says}", name=name)
+        names = [*self._offered, *self.dialect.attribute_names()]
+        raise AttributeError(self.dialect.not_carried(name, "attribute", names), name=name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._kept_names:
             self._check_settable(name, None)
         if not (name in vars(self) or name.startswith("_") or name == "run"):
             own = getattr(type(self), name, None)
-            if own is None and not hasattr(type(self), name):
-                self._check_new(name)
-            elif isinstance(own, property) or inspect.isfunction(own):
+            if name in self.dialect.refused and not hasattr(type(self), name):
+                raise AttributeError(self.dialect.not_carried(name, "attribute", ()), name=name)
+            if isinstance(own, property) or inspect.isfunction(own):
                 self._check_settable(name, own)
         object.__setattr__(self, name, value)
 
@@ -70,18 +77,6 @@ class Facade:
             raise AttributeError(f"{where} is read alone; setting it would change nothing", name=name)
         if inspect.isfunction(own) and name not in self._replaceable:
             raise AttributeError(f"{where} is a method; it is called, not set", name=name)
-
-    def _check_new(self, name: str) -> None:
-        names = self.dialect.attribute_names()
-        if name in self.dialect.refused:
-            raise AttributeError(self.dialect.not_carried(name, "attribute", ()), name=name)
-        near = nearest(name, names, cutoff=0.85)
-        if near is not None and name not in names:
-            raise AttributeError(
-                f"{self.dialect.name}: {self.dialect.handed}.{name} would be a new attribute that nobody reads; "
-                f"did you mean {near!r}?",
-                name=name,
-            )
 
 
 class FrontDoor(type):

@@ -6,6 +6,7 @@ import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dis import opmap
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -34,8 +35,13 @@ def install(*names: str) -> None:
     for one in wanted:
         _refuse_if_real(one)
     for one in wanted:
-        if _finder_of(one) is None:
-            sys.meta_path.append(_Finder(one))
+        _put(one.name)
+
+
+def _put(name: str) -> None:
+    one = dialect(name)
+    if _finder_of(one) is None:
+        sys.meta_path.insert(0, _Finder(one))
 
 
 def uninstall(*names: str) -> None:
@@ -78,20 +84,33 @@ def run_script(name: str, file: str | PathLike[str], args: Sequence[str] = ()) -
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules that one dialect stands for; it comes last, so that real ones are found first."""
+    """Finds the modules that one dialect stands for. It comes first, since a mere folder of that name beside the script
+    would be found by Python as a package without files, and steps back where there is a real module. Pickled, it is
+    installed where it arrives: workers of a launch import what the script imports."""
+
+    travels = True
 
     def __init__(self, one: Dialect) -> None:
         self.dialect = one
         self.tops = {path.split(".")[0] for path in one.modules}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _put, (self.dialect.name,)
+
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         modules = self.dialect.modules
         if fullname.split(".")[0] not in self.tops:
             return None
+        beside = PathFinder.find_spec(fullname, path)
+        if _is_real(beside):
+            return None
         if fullname in modules or any(known.startswith(f"{fullname}.") for known in modules):
-            return ModuleSpec(fullname, _Loader(self.dialect), is_package=True)
-        if fullname in self.dialect.refused:
-            raise ModuleNotFoundError(self.dialect.not_carried(fullname, "module", ()), name=fullname)
+            made = ModuleSpec(fullname, _Loader(self.dialect), is_package=True)
+            made.submodule_search_locations = list((beside and beside.submodule_search_locations) or ())
+            return made
+        refused = next((one for one in self.dialect.refused if fullname.startswith(f"{one}.") or fullname == one), None)
+        if refused is not None:
+            raise ModuleNotFoundError(self.dialect.not_carried(refused, "module"), name=fullname)
         near = nearest(fullname, modules)
         raise ModuleNotFoundError(
             f"{self.dialect.name}: there is no module {fullname!r} here; the nearest is {near!r}", name=fullname
@@ -111,15 +130,24 @@ class _Loader(Loader):
         return None if spec is None else spec.loader.get_resource_reader(spec.name)  # type: ignore[union-attr]
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__path__ = []
+        assert module.__spec__ is not None
+        module.__path__ = list(module.__spec__.submodule_search_locations or ())
         source = self.dialect.modules.get(module.__name__)
         if source is not None:
             found = import_module(source)
             if getattr(found, "__resources__", False):
                 module.__file__, module.__path__ = found.__file__, list(found.__path__)
-            names = getattr(found, "__all__", None) or [name for name in vars(found) if not name.startswith("_")]
+            names = public_names(found)
             vars(module).update({name: getattr(found, name) for name in names})
-            module.__all__ = list(names)  # type: ignore[attr-defined]
+            module.__all__ = self.dialect.stars.get(module.__name__, names)  # type: ignore[attr-defined]
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """What a star import of ``module`` brings, without the modules of its package."""
+    names = getattr(module, "__all__", None)
+    if names is None:
+        names = [name for name, value in vars(module).items() if not isinstance(value, ModuleType)]
+    return [name for name in names if not name.startswith("_")]
 
 
 class _StandIn(ModuleType):
@@ -127,14 +155,22 @@ class _StandIn(ModuleType):
 
     def __init__(self, name: str, one: Dialect) -> None:
         super().__init__(name, f"{one.original}, as Cadenza's dialect {one.name!r} carries it.")
-        self._dialect = one
+        self._dialect, self.__version__ = one, one.version
 
     def __getattr__(self, name: str) -> Any:
         path = f"{self.__name__}.{name}"
         if name.startswith("__") or any(known == path or known.startswith(f"{path}.") for known in _modules(self)):
             raise AttributeError(name)
         one: Dialect = self._dialect
-        raise ImportError(f"{one.not_carried(name, 'name', vars(self).get('__all__', ()))} (in {self.__name__})")
+        everything = vars(import_module(one.names)) if one.names and name not in one.refused else {}
+        if name in everything and not name.startswith("_"):
+            return everything[name]
+        about = self.__name__ if self.__name__ in one.refused else name
+        why = f"{one.not_carried(about, 'name', vars(self).get('__all__', ()))} (in {self.__name__})"
+        caller = sys._getframe(1)
+        if caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]:
+            raise ImportError(why)  # of an AttributeError, "from module import name" would drop the message
+        raise AttributeError(why, name=name)
 
 
 def _modules(module: _StandIn) -> Sequence[str]:
@@ -162,12 +198,17 @@ def _refuse_if_real(one: Dialect) -> None:
             )
 
 
+def _is_real(spec: ModuleSpec | None) -> bool:
+    """Whether a module has a file; a folder without ``__init__.py`` has none."""
+    return spec is not None and spec.origin is not None
+
+
 def _is_importable(package: str) -> bool:
     """Whether ``package`` can be found on the path, without importing it or what contains it."""
     search: Any = None
     for position, _ in enumerate(parts := package.split(".")):
         spec = PathFinder.find_spec(".".join(parts[: position + 1]), search)
-        if spec is None:
+        if spec is None or (position == len(parts) - 1 and not _is_real(spec)):
             return False
         search = spec.submodule_search_locations
         if search is None:

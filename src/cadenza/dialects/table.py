@@ -5,9 +5,10 @@ The adapter plays by these rows, registration refuses by them, and ``docs/dialec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 from cadenza.points import MODES, POINTS, REQUESTS
 
@@ -65,6 +66,8 @@ class Dialect:
     ``handed`` is what callbacks are handed, in words for messages. ``prefixes`` tell which methods are meant to be
     hooks. ``refused`` holds names of that system which are not carried, each with one sentence. ``modules`` maps
     original import paths to modules of this package; ``real`` are the packages that must not be there for ``install``.
+    ``names`` is a module whose names can be imported from every path, as from modules that star-import each other;
+    ``stars`` says what a star import of a path brings, if not everything.
 
     >>> hooks = (Hook("on_start", ("before_run",), arguments=("state",)),)
     >>> sample = Dialect("sample", "Sample 1.0", "state", hooks, prefixes=("on_",))
@@ -82,6 +85,14 @@ class Dialect:
     prefixes: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     real: tuple[str, ...] = ()
+    names: str = ""
+    stars: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """The version of the original whose behaviour this dialect has: the number in ``original``."""
+        found = re.search(r"\d+(\.\d+)+", self.original)
+        return found[0] if found else "0"
 
     def hook(self, name: str) -> Hook | None:
         return next((row for row in self.hooks if row.name == name), None)
@@ -94,23 +105,63 @@ class Dialect:
         return name.startswith(self.prefixes) or bool(get_close_matches(name, names, n=1, cutoff=0.88))
 
     def nearest_hook(self, name: str) -> str | None:
-        return nearest(name, (row.name for row in self.hooks))
+        """The hook that means what ``name`` says, by its words: a stage without a span is a whole pass."""
+        meant = _meanings(name)
+
+        def likeness(hook: str) -> tuple[int, float]:
+            means = _meanings(hook)
+            return len(meant & means) - len(meant ^ means), SequenceMatcher(None, name, hook).ratio()
+
+        return max((row.name for row in self.hooks), key=likeness, default=None)
 
     def attribute_names(self) -> list[str]:
         return [row.name for row in self.attributes]
 
-    def not_carried(self, name: str, kind: str, names: Iterable[str]) -> str:
-        """What to say of ``name``: its own sentence if it is refused on purpose, else the nearest that exists."""
+    def not_carried(self, name: str, kind: str, names: Iterable[str] = ()) -> str:
+        """What to say of ``name``: its own sentence if it is refused on purpose, else the nearest of ``names``, or of
+        the hooks if it is one."""
         if name in self.refused:
             return f"{self.name}: {name} is not carried: {self.refused[name]}"
-        near = nearest(name, names)
+        near = self.nearest_hook(name) if kind == "hook" else nearest(name, names)
         return f"{self.name}: there is no {kind} {name!r} here" + (f"; the nearest is {near!r}" if near else "")
 
 
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.4) -> str | None:
-    """The one of ``names`` that somebody who wrote ``name`` most likely meant."""
-    found = get_close_matches(name, list(names), n=1, cutoff=cutoff)
+    """The one of ``names`` that somebody who wrote ``name`` most likely meant: what is spelt much like it, or else what
+    its first words are, or else what is spelt a little like it.
+
+    >>> nearest("fit_distributed", ["fit", "train_history"]), nearest("train_histroy", ["train", "train_history"])
+    ('fit', 'train_history')
+    """
+    known = list(names)
+    found = get_close_matches(name, known, n=1, cutoff=max(cutoff, 0.6))
+    if not found and cutoff < 0.6:
+        begins = [one for one in known if name.startswith(f"{one}_")]
+        found = begins or get_close_matches(name, known, n=1, cutoff=cutoff)
     return found[0] if found else None
+
+
+_WORDS = {
+    "start": "before", "begin": "before", "before": "before", "end": "after", "finish": "after", "after": "after",
+    "batch": "iter", "iter": "iter", "iteration": "iter", "epoch": "epoch", "loader": "epoch",
+    "run": "run", "fit": "run", "training": "run", "train": "train", "test": "test", "pred": "pred", "predict": "pred",
+    "val": "val", "valid": "val", "validation": "val", "evaluate": "val",
+}  # fmt: skip
+
+
+def _meanings(name: str) -> set[str]:
+    """What the words of a hook's name say.
+
+    >>> sorted(_meanings("on_validation_strat"))
+    ['before', 'epoch', 'measures', 'val']
+    """
+    words = [word for word in name.split("_") if word not in ("", "on")]
+    found = {_WORDS.get(nearest(word, _WORDS, cutoff=0.75) or "", word) for word in words}
+    if found & {"before", "after"} and found <= {"before", "after", "train", "val", "test", "pred"}:
+        found.add("epoch" if found & {"val", "test", "pred"} else "run")
+    if found & {"val", "test"}:
+        found.add("measures")
+    return found
 
 
 def _refuse_unknown(row: str, names: Iterable[str], known: Mapping[str, object], kind: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cadenza.callback import Callback
 from cadenza.dialects.adapter import Adapter, Foreign, Section
+from cadenza.dialects.aitoolbox.folders import check_cloud
 from cadenza.dialects.aitoolbox.loop_object import LoopObject
 from cadenza.dialects.aitoolbox.messages import MessageService
 from cadenza.dialects.aitoolbox.table import DIALECT
@@ -27,17 +27,22 @@ class LoopSection(Section):
     def bookkeeping(self) -> dict[str, Callable[[Run], Any]]:
         loop = self.facade
         return {
-            "before_epoch": loop.begin_epoch,
-            "before_train_iter": loop.begin_batch,
-            "after_train_iter": loop.end_batch,
-            "after_epoch": loop.end_epoch,
-            "after_run": loop.end_training,
-        }
+            "before_epoch": loop.begin_epoch, "after_train_epoch": loop.end_train_epoch, "after_epoch": loop.end_epoch,
+            "before_train_iter": loop.begin_batch, "after_train_iter": loop.end_batch,
+            "after_val_iter": loop.end_val_batch, "after_run": loop.end_training,
+        }  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.adapters: list[CallbackAdapter] = []
 
     def join(self, run: Run) -> None:
         super().join(run)
         if run.mode == "fit":
             self.facade.begin_training(self)
+            for one in self.adapters:  # in the order in which they were added, not in that in which they play
+                if one in run.callbacks:
+                    one.foreign.register_train_loop_object(self.facade)
 
     def state_dict(self) -> dict[str, Any]:
         return self.facade.kept()
@@ -51,8 +56,9 @@ class CallbackAdapter(Adapter):
 
     foreign: AbstractCallback
 
-    def __init__(self, foreign: Foreign, section: Section) -> None:
+    def __init__(self, foreign: Foreign, section: LoopSection) -> None:
         super().__init__(foreign, section)
+        section.adapters.append(self)
         if not hasattr(foreign, "callback_name"):
             kind = type(foreign).__name__
             raise CallbackError(f"aitoolbox: {kind} has no callback_name: call super().__init__(name) in its __init__")
@@ -63,8 +69,8 @@ class CallbackAdapter(Adapter):
     def order_of(self, foreign: Foreign) -> int:
         return int(getattr(foreign, "execution_order", 0))
 
-    def implements(self, row: Hook) -> bool:
-        return row.name == "register_train_loop_object" or super().implements(row)
+    def points_of(self, row: Hook) -> tuple[str, ...]:
+        return () if row.name == "register_train_loop_object" else row.points  # the section registers all of them
 
     def player(self, row: Hook, point: str) -> Callable[[Run], Any]:
         method: Callable[..., Any] = getattr(self.foreign, row.name)
@@ -125,64 +131,33 @@ class AbstractCallback(Foreign):
     ) -> None: ...
 
 
+PLACE = ("project_name", "experiment_name", "local_model_result_folder_path")
+CLOUD = ("cloud_save_mode", "bucket_name", "cloud_dir_prefix")
+
+
 class AbstractExperimentCallback(AbstractCallback):
     """A callback that knows the project, the experiment and its folder, as given or as the loop knows them."""
 
     __dialect_base__ = True
 
     def __init__(
-        self,
-        callback_name: str,
-        project_name: str | None = None,
-        experiment_name: str | None = None,
-        local_model_result_folder_path: str | None = None,
-        cloud_save_mode: str | None = None,
-        bucket_name: str | None = None,
-        cloud_dir_prefix: str | None = None,
-        execution_order: int = 0,
+        self, callback_name: str, project_name: str | None = None, experiment_name: str | None = None,
+        local_model_result_folder_path: str | None = None, cloud_save_mode: str | None = None,
+        bucket_name: str | None = None, cloud_dir_prefix: str | None = None, execution_order: int = 0,
         device_idx_execution: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(callback_name, execution_order, device_idx_execution)
-        refuse_upload(cloud_save_mode)
-        self.project_name = project_name
-        self.experiment_name = experiment_name
+        check_cloud(cloud_save_mode)
+        self.project_name, self.experiment_name = project_name, experiment_name
         self.local_model_result_folder_path = local_model_result_folder_path
-        self.cloud_save_mode = None
-        self.bucket_name = bucket_name
-        self.cloud_dir_prefix = cloud_dir_prefix
+        self.cloud_save_mode, self.bucket_name, self.cloud_dir_prefix = cloud_save_mode, bucket_name, cloud_dir_prefix
 
     def try_infer_experiment_details(self, infer_cloud_details: bool = False) -> None:
         """Fills in what was not given from the loop, or from ``run.experiment``. If neither knows an experiment,
-        AttributeError. Nothing is uploaded, so details of a cloud stay as they are."""
-        loop = self.train_loop_obj
-        self.project_name = self.project_name or loop.project_name
-        self.experiment_name = self.experiment_name or loop.experiment_name
-        self.local_model_result_folder_path = self.local_model_result_folder_path or loop.local_model_result_folder_path
-
-
-def refuse_upload(cloud_save_mode: str | None) -> None:
-    """Refuses a mode in which files would be sent to a vendor."""
-    if cloud_save_mode not in (None, "local"):
-        raise ValueError(
-            f"aitoolbox: cloud_save_mode={cloud_save_mode!r} is not carried: files stay on this machine. Leave it out, "
-            "and copy the experiment's folder with the tools of your cloud"
-        )
-
-
-class NativeCallback(AbstractCallback):
-    """A callback of AIToolbox whose work one of Cadenza's own does; ``self.native`` is that one."""
-
-    __dialect_base__ = True
-
-    def __init__(
-        self, callback_name: str, native: Callback, execution_order: int = 0, device_idx_execution: int | None = None
-    ) -> None:
-        super().__init__(callback_name, execution_order, device_idx_execution)
-        self.native = native
-        native.foreign = self  # type: ignore[attr-defined]
-
-    def __cadenza_callbacks__(self, others: Sequence[Callback]) -> list[Callback]:
-        return [*super().__cadenza_callbacks__(others), self.native]
+        AttributeError."""
+        for name in (*PLACE, *(CLOUD if infer_cloud_details else ())):
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(self.train_loop_obj, name))
 
 
 __all__ = ["AbstractCallback", "AbstractExperimentCallback"]

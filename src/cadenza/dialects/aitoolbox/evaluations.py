@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import torch
 
 from cadenza.data import split
 from cadenza.dialects.aitoolbox.collecting import Collected
+from cadenza.dialects.aitoolbox.multi import MultiLoss
 from cadenza.dialects.aitoolbox.predictions import PredictionStore
 from cadenza.dialects.facade import Facade
 
 LOADERS = {"train": "train_loader", "validation": "validation_loader", "test": "test_loader"}
+
+
+def _over(method: str, dataset: str) -> Callable[..., Any]:
+    """A method of the loop over one data set: ``force_prediction`` computes anew, the other argument is its own."""
+
+    def compute(self: Any, force_prediction: bool = False, *options: bool, **named: bool) -> Any:
+        return getattr(self, method)(dataset, force_prediction, *options, **named)
+
+    return compute
 
 
 class Evaluations(Facade):
@@ -22,67 +34,69 @@ class Evaluations(Facade):
     total_iteration_idx: int
     callbacks: Any
 
-    def predict_on_train_set(self, force_prediction: bool = False, execute_callbacks: bool = False) -> Any:
-        return self._predicted("train", force_prediction, execute_callbacks)
+    predict_on_train_set, predict_on_validation_set, predict_on_test_set = (
+        _over("_predicted", name) for name in LOADERS
+    )
+    evaluate_loss_on_train_set, evaluate_loss_on_validation_set, evaluate_loss_on_test_set = (
+        _over("_evaluated", name) for name in LOADERS
+    )
 
-    def predict_on_validation_set(self, force_prediction: bool = False, execute_callbacks: bool = False) -> Any:
-        return self._predicted("validation", force_prediction, execute_callbacks)
-
-    def predict_on_test_set(self, force_prediction: bool = False, execute_callbacks: bool = False) -> Any:
-        return self._predicted("test", force_prediction, execute_callbacks)
-
-    def evaluate_loss_on_train_set(self, force_prediction: bool = False, float_dict_format: bool = False) -> Any:
-        return self._evaluated("train", force_prediction, float_dict_format)
-
-    def evaluate_loss_on_validation_set(self, force_prediction: bool = False, float_dict_format: bool = False) -> Any:
-        return self._evaluated("validation", force_prediction, float_dict_format)
-
-    def evaluate_loss_on_test_set(self, force_prediction: bool = False, float_dict_format: bool = False) -> Any:
-        return self._evaluated("test", force_prediction, float_dict_format)
-
-    def evaluate_model_loss(self, data_loader: Iterable[Any], float_dict_format: bool = False) -> Any:
-        """The mean loss over ``data_loader``: a number, or with ``float_dict_format`` a dict of it by name."""
-        value = self.run.evaluate(data_loader)["loss"]
-        return {"loss": value} if float_dict_format else value
+    def evaluate_model_loss(
+        self, data_loader: Iterable[Any], move_to_cpu: bool = False, dataset_info: dict[str, str] | None = None
+    ) -> Any:
+        """The mean of the losses of the batches in ``data_loader``: a tensor, or several by name."""
+        return self.parse_loss([self._loss_of(batch) for batch in data_loader])
 
     def predict_with_model(
-        self, data_loader: Iterable[Any], execute_callbacks: bool = False, dataset_info: dict[str, str] | None = None
-    ) -> tuple[Any, Any, dict[str, Any]]:
+        self, data_loader: Iterable[Any], execute_callbacks: bool = False, move_to_cpu: bool = False,
+        dataset_info: dict[str, str] | None = None,
+    ) -> tuple[Any, Any, dict[str, Any]]:  # fmt: skip
         """Predictions, targets and further data for ``data_loader``. The run is as it was afterwards."""
         collected = Collected(self.collate_batch_pred_fn, self.pred_transform_fn)
         hooks = [one.on_after_batch_prediction for one in self.callbacks] if execute_callbacks else []
-
-        def watched() -> Iterator[Any]:
-            for batch in data_loader:
-                yield batch  # the run computes run.output before it asks for the next
-                found = (self.run.output, *self._answers(batch))
-                collected.add(*found)
-                for hook in hooks:
-                    hook(*found, dataset_info)
-
-        self.run.predict(watched())
+        for batch in data_loader:
+            found = self._prediction_of(batch)
+            collected.add(*found)
+            for hook in hooks:
+                hook(*found, dataset_info)
         return collected.whole()
 
-    def _answers(self, batch: Any) -> tuple[Any, dict[str, Any]]:
-        """The targets and further data of the batch that was just predicted."""
-        return split(batch)[1], {}
+    def _loss_of(self, batch: Any) -> Any:
+        return torch.tensor(self.run.evaluate([batch])["loss"])
 
-    def _predicted(self, dataset: str, force: bool, execute_callbacks: bool) -> Any:
-        store, now, what = self.prediction_store, self.total_iteration_idx, f"{dataset}_predictions"
+    def _prediction_of(self, batch: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """Predictions, targets and further data of one batch."""
+        return self.run.predict([batch]), split(batch)[1], {}
+
+    @staticmethod
+    def parse_loss(loss_record: Sequence[Any]) -> Any:
+        """The mean of a list of losses: a tensor, or a ``MultiLoss`` of the means by name."""
+        if isinstance(loss_record[0], MultiLoss):
+            return MultiLoss(
+                {name: Evaluations.parse_loss([one[name] for one in loss_record]) for name in loss_record[0]}
+            )
+        return torch.stack([torch.as_tensor(loss).detach().float().cpu() for loss in loss_record]).mean()
+
+    def _predicted(self, dataset: str, force: bool, execute_callbacks: bool = False) -> Any:
+        def predict() -> Any:
+            info = {"type": dataset}
+            return self.predict_with_model(self._loader(dataset), execute_callbacks, dataset_info=info)
+
+        return self._kept_or(f"{dataset}_predictions", force, predict)
+
+    def _evaluated(self, dataset: str, force: bool, float_dict_format: bool = False) -> Any:
+        value = self._kept_or(f"{dataset}_loss", force, lambda: self.evaluate_model_loss(self._loader(dataset)))
+        return value.item() if float_dict_format else value
+
+    def _kept_or(self, what: str, force: bool, compute: Callable[[], Any]) -> Any:
+        """What was computed since the last step, or else what ``compute`` returns, which is kept."""
+        store, now = self.prediction_store, self.total_iteration_idx
         if force or not store.has(what, now):
-            found = self.predict_with_model(self._loader(dataset), execute_callbacks, {"type": dataset})
-            store.insert(what, found, now, force_prediction=True)
+            store.insert(what, compute(), now, force_prediction=True)
         return store.get(what, now)
-
-    def _evaluated(self, dataset: str, force: bool, as_dict: bool) -> Any:
-        store, now, what = self.prediction_store, self.total_iteration_idx, f"{dataset}_loss"
-        if force or not store.has(what, now):
-            store.insert(what, self.evaluate_model_loss(self._loader(dataset)), now, force_prediction=True)
-        value = store.get(what, now)
-        return {"loss": value} if as_dict and not isinstance(value, dict) else value
 
     def _loader(self, dataset: str) -> Any:
         loader = getattr(self, LOADERS[dataset])
         if loader is None:
-            raise ValueError(f"aitoolbox: this loop has no {LOADERS[dataset]}, so there is nothing to compute it on")
+            raise TypeError(f"aitoolbox: this loop has no {LOADERS[dataset]}, so there is nothing to compute it on")
         return loader

@@ -36,20 +36,14 @@ class CallbacksHandler:
         self.register_callbacks(callbacks)
         return self
 
-    def __add__(self, callbacks: Iterable[Any]) -> CallbacksHandler:
-        self.register_callbacks(callbacks)
-        return self
+    __add__ = __iadd__
 
     def __len__(self) -> int:
         return len(self.registered_cbs)
 
     def __contains__(self, wanted: object) -> bool:
         """Whether a callback of this name, of this class, or this very one is registered."""
-        if isinstance(wanted, str):
-            return any(one.callback_name == wanted for one in self.registered_cbs)
-        if isinstance(wanted, type):
-            return any(type(one) is wanted for one in self.registered_cbs)
-        return any(one is wanted for one in self.registered_cbs)
+        return any(wanted in (one, type(one), one.callback_name) for one in self.registered_cbs)
 
     def __str__(self) -> str:
         lines = []

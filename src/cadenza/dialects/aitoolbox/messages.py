@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Any
 
+__all__ = ["MessageHandling", "MessageService"]
+
 
 @unique
 class MessageHandling(Enum):
@@ -44,11 +46,9 @@ class MessageService:
         self.message_store: dict[str, list[Message]] = {}
 
     def write_message(
-        self,
-        key: str,
-        value: Any,
+        self, key: str, value: Any,
         msg_handling_settings: MessageHandling | Sequence[MessageHandling] = MessageHandling.UNTIL_END_OF_EPOCH,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Puts ``value`` under ``key``. ``OVERWRITE`` takes away what lies there; alone, the message stays until it is
         overwritten in turn. It is the only mode that may be given together with another."""
         handling = _checked(msg_handling_settings)
@@ -57,22 +57,18 @@ class MessageService:
 
     def read_messages(self, key: str) -> list[Any] | None:
         """What lies under ``key``, or None. Messages that are kept until they are read are gone afterwards."""
-        found = self.message_store.pop(key, None)
-        if not found:
+        if key not in self.message_store:
             return None
-        self._keep(key, [one for one in found if MessageHandling.UNTIL_READ not in one.handling])
+        found = self.message_store[key]
+        self.message_store[key] = [one for one in found if MessageHandling.UNTIL_READ not in one.handling]
         return [one.value for one in found]
 
     def end_of_epoch_trigger(self) -> None:
         """Takes away the messages that were kept for this epoch."""
         for key, messages in list(self.message_store.items()):
-            self._keep(key, [one for one in messages if MessageHandling.UNTIL_END_OF_EPOCH not in one.handling])
-
-    def _keep(self, key: str, messages: list[Message]) -> None:
-        if messages:
-            self.message_store[key] = messages
-        else:
-            self.message_store.pop(key, None)
+            messages[:] = [one for one in messages if MessageHandling.UNTIL_END_OF_EPOCH not in one.handling]
+            if not messages:
+                self.message_store.pop(key)
 
 
 def _checked(settings: MessageHandling | Sequence[MessageHandling]) -> frozenset[MessageHandling]:

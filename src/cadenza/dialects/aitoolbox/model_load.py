@@ -18,17 +18,10 @@ class ModelLoadContinueTraining(AbstractExperimentCallback):
     them."""
 
     def __init__(
-        self,
-        saved_experiment_timestamp: str,
-        saved_model_dir: str = "checkpoint_model",
-        epoch_num: int | None = None,
-        ignore_saved_schedulers: bool = False,
-        ignore_missing_saved_schedulers: bool = False,
-        used_data_parallel: bool = False,
-        custom_local_loader_class: Any = None,
-        *details: Any,
-        **named: Any,
-    ) -> None:
+        self, saved_experiment_timestamp: str, saved_model_dir: str = "checkpoint_model", epoch_num: int | None = None,
+        ignore_saved_schedulers: bool = False, ignore_missing_saved_schedulers: bool = False,
+        used_data_parallel: bool = False, custom_local_loader_class: Any = None, *details: Any, **named: Any,
+    ) -> None:  # fmt: skip
         super().__init__("Load a saved model and go on", *details, **named)
         self.execution_order = -10
         if custom_local_loader_class is not None:
@@ -53,20 +46,16 @@ class ModelLoadContinueTraining(AbstractExperimentCallback):
         loop.optimizer.load_state_dict(state["optimizer_state_dict"])
         if loop.amp_scaler is not None and "amp" in state:
             loop.amp_scaler.load_state_dict(state["amp"])
-        run = loop.run
-        run.clock.epochs, run.clock.batches = state["epoch"] + 1, state["iteration_idx"] + 1
-        run.epoch = run.clock.epochs
-        vars(loop)["total_iteration_idx"] = state["iteration_idx"]
+        loop.epoch, loop.run.clock.batches = state["epoch"] + 1, state["iteration_idx"] + 1
+        loop._total = state["iteration_idx"]
         self.schedulers = state["schedulers_state_dict"]
 
     def on_train_begin(self) -> None:
-        if self.ignore_saved_schedulers:
+        found, saved = self.train_loop_obj.get_schedulers(), self.schedulers or []
+        differ = len(found) != len(saved)
+        if self.ignore_saved_schedulers or (differ and self.ignore_missing_saved_schedulers):
             return
-        found = self.train_loop_obj.get_schedulers()
-        saved = self.schedulers or []
-        if len(found) != len(saved):
-            if self.ignore_missing_saved_schedulers:
-                return
+        if differ:
             raise ValueError(
                 f"the checkpoint holds {len(saved)} schedulers and this loop has {len(found)}; "
                 "ignore_saved_schedulers=True or ignore_missing_saved_schedulers=True lets it pass"
@@ -75,15 +64,13 @@ class ModelLoadContinueTraining(AbstractExperimentCallback):
             scheduler.load_state_dict({**scheduler.state_dict(), **state})
 
     def saved_file(self) -> Path:
-        details = (self.local_model_result_folder_path, self.project_name, self.experiment_name)
-        root, project, name = (str(one) for one in details)
-        folder = experiment_folder(root, project, name, self.saved_experiment_timestamp)
-        files = sorted((folder / self.saved_model_dir).glob("model_*.pth"), key=_epoch_of)
+        folder = experiment_folder(self, self.saved_experiment_timestamp) / self.saved_model_dir
+        files = sorted(folder.glob("model_*.pth"), key=_epoch_of)
         if self.epoch_num is not None:
             files = [file for file in files if _epoch_of(file)[0] == self.epoch_num]
         if not files:
             wanted = "" if self.epoch_num is None else f" of epoch {self.epoch_num}"
-            raise FileNotFoundError(f"there is no saved model{wanted} in {folder / self.saved_model_dir}")
+            raise FileNotFoundError(f"there is no saved model{wanted} in {folder}")
         return files[-1]
 
 

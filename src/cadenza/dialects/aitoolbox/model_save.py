@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cadenza.callbacks.folders import write_whole
 from cadenza.dialects.aitoolbox.abstract import AbstractExperimentCallback
-from cadenza.dialects.aitoolbox.folders import folder_of, save_state, write_hyperparameters, write_json, write_sources
+from cadenza.dialects.aitoolbox.folders import describe, draw_history, folder_of, plain_state, save_state, upload
 from cadenza.dialects.aitoolbox.results import AbstractResultPackage
 
 __all__ = ["ModelCheckpoint", "ModelIterationCheckpoint", "ModelTrainEndSave"]
@@ -17,15 +19,8 @@ __all__ = ["ModelCheckpoint", "ModelIterationCheckpoint", "ModelTrainEndSave"]
 class SavesModel(AbstractExperimentCallback):
     """Writes the model of the loop, with all that is needed to go on, and once what the experiment was made from."""
 
-    def __init__(
-        self,
-        callback_name: str,
-        execution_order: int,
-        hyperparams: Mapping[str, Any] | None,
-        *details: Any,
-    ) -> None:
+    def __init__(self, callback_name: str, hyperparams: Mapping[str, Any] | None, *details: Any) -> None:
         super().__init__(callback_name, *details)
-        self.execution_order, self.device_idx_execution = execution_order, 0
         self.hyperparams = dict(hyperparams or {})
         self.described = False
 
@@ -36,32 +31,27 @@ class SavesModel(AbstractExperimentCallback):
 
     def describe(self) -> None:
         """Writes the hyper-parameters, the script and the sources, once."""
-        if not self.described:
+        if not self.described and self.train_loop_obj.is_main_process():
             self.described = True
-            write_hyperparameters(self.folder, self.hyperparams)
-            write_sources(self.folder, _script(), tuple(self.train_loop_obj.source_dirs))
+            script = getattr(sys.modules.get("__main__"), "__file__", None)
+            upload(self, *describe(folder_of(self), self.hyperparams, script, self.train_loop_obj.source_dirs))
 
-    @property
-    def folder(self) -> Path:
-        return folder_of(self)
-
-    def file_name(self, ending: str) -> str:
-        return f"model_{self.experiment_name}_{self.train_loop_obj.experiment_timestamp}{ending}.pth"
+    def path(self, folder: str, ending: str = "") -> Path:
+        name = f"model_{self.experiment_name}_{self.train_loop_obj.experiment_timestamp}{ending}.pth"
+        return folder_of(self) / folder / name
 
     def write_model(self, path: Path) -> Path:
         self.describe()
         loop = self.train_loop_obj
         state = {
-            "model_state_dict": loop.model.state_dict(),
-            "optimizer_state_dict": loop.optimizer.state_dict(),
+            "model_state_dict": loop.model.state_dict(), "optimizer_state_dict": loop.optimizer.state_dict(),
             "schedulers_state_dict": [plain_state(one.state_dict()) for one in loop.get_schedulers()],
-            "epoch": loop.epoch,
-            "iteration_idx": loop.total_iteration_idx,
-            "hyperparams": self.hyperparams,
-        }
-        if loop.amp_scaler is not None:
+            "epoch": loop.epoch, "iteration_idx": loop.total_iteration_idx, "hyperparams": self.hyperparams,
+        }  # fmt: skip
+        if loop.use_amp:
             state["amp"] = loop.amp_scaler.state_dict()
         save_state(path, state)
+        upload(self, path)
         return path
 
 
@@ -70,25 +60,19 @@ class ModelCheckpoint(SavesModel):
     the ``num_best_checkpoints_kept`` best stay; what is called a loss is better when it is lower."""
 
     def __init__(
-        self,
-        project_name: str | None = None,
-        experiment_name: str | None = None,
-        local_model_result_folder_path: str | None = None,
-        hyperparams: Mapping[str, Any] | None = None,
-        cloud_save_mode: str | None = None,
-        bucket_name: str | None = None,
-        cloud_dir_prefix: str | None = None,
-        rm_subopt_local_models: bool | str = False,
-        num_best_checkpoints_kept: int = 2,
-    ) -> None:
-        place = (project_name, experiment_name, local_model_result_folder_path)
-        super().__init__("Model checkpoint", 100, hyperparams, *place, cloud_save_mode, bucket_name, cloud_dir_prefix)
+        self, project_name: str | None = None, experiment_name: str | None = None,
+        local_model_result_folder_path: str | None = None, hyperparams: Mapping[str, Any] | None = None,
+        cloud_save_mode: str | None = "s3", bucket_name: str = "model-result", cloud_dir_prefix: str = "",
+        rm_subopt_local_models: bool | str = False, num_best_checkpoints_kept: int = 2,
+    ) -> None:  # fmt: skip
+        details = (project_name, experiment_name, local_model_result_folder_path, cloud_save_mode, bucket_name)
+        super().__init__("Model checkpoint", hyperparams, *details, cloud_dir_prefix, 100, 0)
         self.metric = "loss" if rm_subopt_local_models is True else rm_subopt_local_models
         self.num_best_checkpoints_kept = num_best_checkpoints_kept
         self.kept: list[tuple[float, Path]] = []
 
     def on_epoch_end(self) -> None:
-        path = self.write_model(self.folder / "checkpoint_model" / self.file_name(f"_E{self.train_loop_obj.epoch}"))
+        path = self.write_model(self.path("checkpoint_model", f"_E{self.train_loop_obj.epoch}"))
         if self.metric:
             self.remove_all_but_best(path)
 
@@ -97,11 +81,10 @@ class ModelCheckpoint(SavesModel):
         if not values:
             return
         sign = 1.0 if "loss" in str(self.metric) else -1.0
-        self.kept.append((sign * float(values[-1]), path))
-        self.kept.sort(key=lambda one: one[0])
-        for _, poor in self.kept[self.num_best_checkpoints_kept :]:
+        ranked = sorted([*self.kept, (sign * float(values[-1]), path)], key=lambda one: one[0])
+        self.kept = ranked[: self.num_best_checkpoints_kept]
+        for _, poor in ranked[self.num_best_checkpoints_kept :]:
             poor.unlink(missing_ok=True)
-        del self.kept[self.num_best_checkpoints_kept :]
 
 
 class ModelIterationCheckpoint(ModelCheckpoint):
@@ -117,56 +100,43 @@ class ModelIterationCheckpoint(ModelCheckpoint):
         loop = self.train_loop_obj
         iteration = loop.total_iteration_idx
         if iteration > 0 and iteration % self.save_frequency == 0:
-            ending = f"_E{loop.epoch}_ITER{iteration}"
-            self.write_model(self.folder / "checkpoint_model" / self.file_name(ending))
+            self.write_model(self.path("checkpoint_model", f"_E{loop.epoch}_ITER{iteration}"))
 
 
 class ModelTrainEndSave(SavesModel):
     """Saves the trained model, and what the result packages say of it on the validation and test sets."""
 
     def __init__(
-        self,
-        project_name: str | None = None,
-        experiment_name: str | None = None,
-        local_model_result_folder_path: str | None = None,
-        hyperparams: Mapping[str, Any] | None = None,
+        self, project_name: str | None = None, experiment_name: str | None = None,
+        local_model_result_folder_path: str | None = None, hyperparams: Mapping[str, Any] | None = None,
         val_result_package: AbstractResultPackage | None = None,
-        test_result_package: AbstractResultPackage | None = None,
-        cloud_save_mode: str | None = None,
-        bucket_name: str | None = None,
-        cloud_dir_prefix: str | None = None,
-    ) -> None:
-        name, cloud = "Model save at the end of training", (cloud_save_mode, bucket_name, cloud_dir_prefix)
-        super().__init__(name, 101, hyperparams, project_name, experiment_name, local_model_result_folder_path, *cloud)
+        test_result_package: AbstractResultPackage | None = None, cloud_save_mode: str | None = "s3",
+        bucket_name: str = "model-result", cloud_dir_prefix: str = "",
+    ) -> None:  # fmt: skip
+        details = (project_name, experiment_name, local_model_result_folder_path, cloud_save_mode, bucket_name)
+        super().__init__("Model save at the end of training", hyperparams, *details, cloud_dir_prefix, 101)
         if val_result_package is None and test_result_package is None:
             raise ValueError("give val_result_package, test_result_package or both")
         self.packages = {"val": val_result_package, "test": test_result_package}
 
     def on_train_end(self) -> None:
-        loop = self.train_loop_obj
-        self.write_model(self.folder / "model" / self.file_name(""))
-        results: dict[str, Any] = {}
-        for name, package in self.packages.items():
-            if package is not None:
-                predict = loop.predict_on_validation_set if name == "val" else loop.predict_on_test_set
-                predictions, targets, metadata = predict()
-                package.prepare_result_package(
-                    targets, predictions, self.hyperparams, training_history=loop.train_history, **metadata
-                )
-                results[name] = package.get_results()
-        content = {"results": results, "hyperparameters": self.hyperparams, "history": dict(loop.train_history.items())}
-        write_json(self.folder / "results" / f"results_{self.experiment_name}.json", content)
-
-
-def plain_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What can be written of a scheduler's state: functions are made anew by its constructor."""
-    return {
-        name: value
-        for name, value in state.items()
-        if value is None or isinstance(value, int | float | str | bool | list | tuple | dict)
-        if name != "lr_lambdas"
-    }
-
-
-def _script() -> str | None:
-    return getattr(sys.modules.get("__main__"), "__file__", None)
+        loop, experiment, results = self.train_loop_obj, str(self.experiment_name), folder_of(self) / "results"
+        given = {name: package for name, package in self.packages.items() if package is not None}
+        for name, package in given.items():
+            predict = loop.predict_on_validation_set if name == "val" else loop.predict_on_test_set
+            package.prepare_from(predict(), self.hyperparams, loop.train_history)
+        if not loop.is_main_process():
+            return
+        self.write_model(self.path("model"))
+        found = {f"{one.pkg_name}_{name.upper()}": one for name, one in reversed(given.items())}
+        last = next(iter(found.values()))
+        results_by_name = {name: one.get_results() for name, one in found.items()}
+        content = {
+            "experiment_name": experiment, "experiment_results_local_path": str(results),
+            "results": results_by_name if len(found) > 1 else last.get_results(),
+            "y_true": last.y_true, "y_predicted": last.y_predicted,
+            "hyperparameters": self.hyperparams, "training_history": dict(loop.train_history.items()),
+        }  # fmt: skip
+        path = results / f"results_hyperParams_hist_{experiment}_{loop.experiment_timestamp}.p"
+        write_whole(path, pickle.dumps(content))
+        upload(self, path, *draw_history(loop.train_history, results / "plots", "png"))

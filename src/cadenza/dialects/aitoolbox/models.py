@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from cadenza.data import to_device
+from cadenza.dialects.aitoolbox.multi import MultiLoss
+from cadenza.main_callback import MainCallback
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+__all__ = ["AbstractModelFeedDefinition", "ModelWrap", "TTBasicModel", "TTModel"]
 
 
 class TTModel(nn.Module, ABC):
@@ -92,21 +99,69 @@ class ModelWrap:
         self.model, self.batch_model_feed_def = model, batch_model_feed_def
 
 
-class Feeding:
-    """One way to ask for losses and predictions, whether the model knows how or a definition says it."""
+class FedModel(MainCallback):
+    """Asks a ``TTModel``, or the feed definition of a ``ModelWrap``, for losses and predictions. A model of neither
+    kind is called as the trainer calls any other."""
 
-    def __init__(self, model: nn.Module, definition: AbstractModelFeedDefinition | None) -> None:
-        self.model, self.definition = model, definition
+    def __init__(self, definition: AbstractModelFeedDefinition | None = None) -> None:
+        super().__init__()
+        self.definition = definition
+        self.losses: MultiLoss | None = None
 
-    def loss(self, batch: Any, criterion: Any, device: torch.device, evaluating: bool) -> Any:
-        name = "get_loss_eval" if evaluating else "get_loss"
+    def knows(self, run: Run) -> bool:
+        """Whether there is a definition, or a model that needs none."""
+        return self.definition is not None or isinstance(run.module, TTModel)
+
+    def ask(self, run: Run, method: str, *given: Any) -> Any:
+        """What the definition, or else the model, says."""
         if self.definition is not None:
-            return getattr(self.definition, name)(self.model, batch, criterion, device)
-        return getattr(self.model, name)(batch, criterion, device)
+            return getattr(self.definition, method)(run.module, *given)
+        return getattr(run.module, method)(*given)
 
-    def predictions(self, batch: Any, device: torch.device) -> tuple[Any, Any, dict[str, Any]]:
-        if self.definition is not None:
-            return self.definition.get_predictions(self.model, batch, device)
-        model: Any = self.model
-        found: tuple[Any, Any, dict[str, Any]] = model.get_predictions(batch, device)
-        return found
+    def on_iter_forward(self, run: Run) -> None:
+        if not self.knows(run):
+            super().on_iter_forward(run)
+            return
+        loss = self._through_wrapper(run) if run.stage == "train" else self._loss(run, run.batch)
+        self.losses = loss if isinstance(loss, MultiLoss) else None
+        run.loss = loss.total() if isinstance(loss, MultiLoss) else loss
+
+    def _loss(self, run: Run, batch: Any) -> Any:
+        method = "get_loss" if run.stage == "train" else "get_loss_eval"
+        return self.ask(run, method, batch, run.criterion, run.device)
+
+    def _through_wrapper(self, run: Run) -> Any:
+        """The loss, computed inside a call of ``run.model``: what is wrapped around the module, such as DDP, must see
+        a call to take part in the backward. The model's own calls of itself are then its own ``forward`` again."""
+        module, model = run.module, run.model
+        if model is module:
+            return self._loss(run, run.batch)
+
+        def forward(batch: Any) -> Any:
+            vars(module).pop("forward", None)
+            return self._loss(run, batch)
+
+        module.forward = forward
+        try:
+            return model(run.batch)
+        finally:
+            vars(module).pop("forward", None)
+
+    def on_pred_forward(self, run: Run) -> None:
+        if self.knows(run):
+            run.output = self.ask(run, "get_predictions", run.batch, run.device)[0]
+        else:
+            super().on_iter_forward(run)
+
+    def on_iter_backward(self, run: Run) -> None:
+        losses = self.losses
+        if losses is None:
+            super().on_iter_backward(run)
+            return
+        if run.world_size > 1:
+            raise RuntimeError(
+                "aitoolbox: losses that train different optimizers need several backward passes, which many processes "
+                "cannot reduce; train on one process, or return one loss"
+            )
+        factor = run.loss_weight if run.scaler is None else run.loss_weight * run.scaler.get_scale()
+        losses.backward(factor, run.optimizers)

@@ -2,84 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 
+from cadenza.callbacks.clip import trained_parameters
 
-class MultiLoss:
-    """Losses under names. ``loss_optimizer_map`` says which loss trains the parameters of which optimizer, as
-    ``{0: "name"}`` or ``{"name": 0}``. Without it, as many losses as optimizers are paired in their order; otherwise
-    their sum trains all parameters.
+__all__ = ["MultiLoss", "MultiOptimizer"]
+
+
+class MultiLoss(UserDict[str, Any]):
+    """Losses under names, as a dict. The first trains the parameters of the first optimizer, the second those of the
+    second, and so on; ``loss_optimizer_map`` as ``{"name": 0}`` pairs them in another way. A loss without an optimizer
+    trains nothing.
 
     >>> import torch
     >>> losses = MultiLoss({"zeta": torch.tensor(1.0), "alpha": torch.tensor(2.0)})
-    >>> losses.total(), losses.numbers()
+    >>> losses.total(), losses.item()
     (tensor(3.), {'zeta': 1.0, 'alpha': 2.0})
     """
 
     def __init__(
-        self,
-        loss_dict: Mapping[str, Tensor],
-        loss_optimizer_map: Mapping[Any, Any] | None = None,
+        self, loss_dict: Mapping[str, Any], loss_optimizer_map: Mapping[Any, Any] | None = None,
         retain_graph_until_last: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not loss_dict:
             raise ValueError("MultiLoss takes a dict of at least one loss by name")
-        self.loss_dict = dict(loss_dict)
+        self.data: dict[str, Any] = dict(loss_dict)
         self.retain_graph_until_last = retain_graph_until_last
-        self.loss_optimizer_map: dict[str, int] | None = None
-        if loss_optimizer_map is not None:
-            pairs = [(b, a) if isinstance(a, int) else (a, b) for a, b in loss_optimizer_map.items()]
-            self.loss_optimizer_map = dict(pairs)
-        for name in self.loss_optimizer_map or ():
-            if name not in self.loss_dict:
-                raise ValueError(f"loss_optimizer_map names the loss {name!r}; there are {', '.join(self.loss_dict)}")
+        pairs = [(b, a) if isinstance(a, int) else (a, b) for a, b in (loss_optimizer_map or {}).items()]
+        self.loss_optimizer_map: dict[str, int] | None = dict(pairs) or None
+        for name, _ in pairs:
+            if name not in self.data:
+                raise ValueError(f"loss_optimizer_map names the loss {name!r}; there are {', '.join(self.data)}")
 
-    def total(self) -> Tensor:
+    def total(self) -> Any:
         """The sum of all, which is what is shown and averaged as the loss of the run."""
-        losses = iter(self.loss_dict.values())
-        total = next(losses)
-        for loss in losses:
-            total = total + loss
-        return total
+        return sum(list(self.values())[1:], start=next(iter(self.values())))
 
-    def numbers(self) -> dict[str, float]:
+    def item(self) -> dict[str, float]:
         """The values by name. This waits for the device."""
-        return {name: float(loss.detach()) for name, loss in self.loss_dict.items()}
+        return {name: float(loss) for name, loss in self.items()}
+
+    def each(self, change: Callable[[Any], Any]) -> MultiLoss:
+        """A ``MultiLoss`` of what ``change`` makes of each loss."""
+        made = {name: change(loss) for name, loss in self.items()}
+        return MultiLoss(made, self.loss_optimizer_map, self.retain_graph_until_last)
+
+    def detach(self) -> MultiLoss:
+        return self.each(lambda loss: loss.detach())
+
+    def numpy(self) -> MultiLoss:
+        return self.each(lambda loss: loss.detach().cpu().numpy())
+
+    def to(self, *args: Any, **kwargs: Any) -> MultiLoss:
+        return self.each(lambda loss: loss.to(*args, **kwargs))
+
+    def cpu(self) -> MultiLoss:
+        return self.to("cpu")
+
+    def cuda(self, *args: Any, **kwargs: Any) -> MultiLoss:
+        return self.each(lambda loss: loss.cuda(*args, **kwargs))
+
+    def __truediv__(self, divisor: float) -> MultiLoss:
+        return self.each(lambda loss: loss / divisor)
 
     def backward(self, factor: Any, optimizers: Sequence[Optimizer]) -> None:
         """Adds the gradients of each loss, times ``factor``, to the parameters that it trains."""
-        pairs = list(self._trained(optimizers))
-        for number, (loss, parameters) in enumerate(pairs):
-            last = number == len(pairs) - 1
-            keep = self.retain_graph_until_last and not last
-            (loss * factor).backward(retain_graph=keep, inputs=parameters)
+        pairs = self.loss_optimizer_map or {name: index for index, name in enumerate(self)}
+        trained = [(name, index) for name, index in pairs.items() if index < len(optimizers)]
+        for number, (name, index) in enumerate(trained, 1):
+            keep = self.retain_graph_until_last and number < len(trained)
+            (self[name] * factor).backward(retain_graph=keep, inputs=trained_parameters([optimizers[index]]))
 
-    def is_paired(self, optimizers: Sequence[Optimizer]) -> bool:
-        """Whether each loss trains the parameters of one optimizer."""
-        return self.loss_optimizer_map is not None or len(self.loss_dict) == len(optimizers) > 1
+    def get_loss_dict(self) -> dict[str, Any]:
+        return self.data
 
-    def _trained(self, optimizers: Sequence[Optimizer]) -> Iterator[tuple[Tensor, list[Tensor] | None]]:
-        pairs = self.loss_optimizer_map
-        if pairs is None and self.is_paired(optimizers):
-            pairs = {name: index for index, name in enumerate(self.loss_dict)}
-        if pairs is None:
-            yield self.total(), None
-            return
-        for name, index in pairs.items():
-            yield self.loss_dict[name], [p for group in optimizers[index].param_groups for p in group["params"]]
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.loss_dict[name]
-
-    def __len__(self) -> int:
-        return len(self.loss_dict)
-
-    def keys(self) -> list[str]:
-        return list(self.loss_dict)
+    loss_dict = property(get_loss_dict)
 
 
 class MultiOptimizer:

@@ -6,19 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from cadenza.callbacks.results import BinaryResults, ClassificationResults, RegressionResults
+from cadenza.dialects.aitoolbox.core_metrics import (
+    AccuracyMetric,
+    F1ScoreMetric,
+    MeanAbsoluteErrorMetric,
+    MeanSquaredErrorMetric,
+    PrecisionRecallCurveAUCMetric,
+    ROCAUCMetric,
+    as_array,
+)
 
 __all__ = [
-    "AbstractResultPackage",
-    "BinaryClassificationResultPackage",
-    "ClassificationResultPackage",
-    "GeneralResultPackage",
-    "MultipleResultPackageWrapper",
-    "PreCalculatedResultPackage",
-    "RegressionResultPackage",
-]
+    "AbstractResultPackage", "BinaryClassificationResultPackage", "ClassificationResultPackage", "GeneralResultPackage",
+    "MultipleResultPackageWrapper", "PreCalculatedResultPackage", "RegressionResultPackage",
+]  # fmt: skip
 
 
 class AbstractResultPackage(ABC):
@@ -28,14 +29,16 @@ class AbstractResultPackage(ABC):
     ...     def prepare_results_dict(self):
     ...         return {"bias": float((self.y_predicted - self.y_true).mean())}
     >>> package = Bias()
-    >>> package.prepare_result_package(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]))
+    >>> package.prepare_result_package([0.0, 1.0], [1.0, 2.0])
     >>> package.get_results()
     {'bias': 1.0}
     """
 
-    def __init__(self, pkg_name: str | None = None, strict_content_check: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, pkg_name: str | None = None, strict_content_check: bool = False, np_array: bool = True, **kwargs: Any
+    ) -> None:
         self.pkg_name = pkg_name
-        self.strict_content_check = strict_content_check
+        self.strict_content_check, self.np_array = strict_content_check, np_array
         self.package_metadata = kwargs
         self.y_true: Any = None
         self.y_predicted: Any = None
@@ -46,111 +49,141 @@ class AbstractResultPackage(ABC):
     def prepare_result_package(
         self, y_true: Any, y_predicted: Any, hyperparameters: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> None:
-        """Computes the results and keeps them."""
-        self.y_true, self.y_predicted, self.hyperparameters = y_true, y_predicted, hyperparameters
+        """Computes the results and keeps them. Unless ``np_array`` is off, targets and predictions become arrays."""
+        as_given = as_array if self.np_array else lambda values: values
+        self.y_true, self.y_predicted, self.hyperparameters = as_given(y_true), as_given(y_predicted), hyperparameters
         self.additional_results = kwargs
         self.results_dict = self.prepare_results_dict()
+
+    def prepare_from(
+        self, predicted: tuple[Any, Any, dict[str, Any]], hyperparameters: Mapping[str, Any] | None, history: Any
+    ) -> None:
+        """Computes the results of what a loop has predicted."""
+        predictions, targets, metadata = predicted
+        self.prepare_result_package(
+            targets, predictions, hyperparameters, training_history=history, additional_results=metadata
+        )
 
     @abstractmethod
     def prepare_results_dict(self) -> dict[str, Any]:
         """The results by name, from ``self.y_true`` and ``self.y_predicted``."""
 
-    def get_results(self) -> dict[str, Any]:
-        if self.results_dict is None:
-            raise RuntimeError(f"{type(self).__name__} has computed nothing yet; call prepare_result_package first")
+    def get_results(self) -> dict[str, Any] | None:
         return self.results_dict
 
     def get_hyperparameters(self) -> Mapping[str, Any] | None:
         return self.hyperparameters
 
-    def __add__(self, other: AbstractResultPackage | Mapping[str, Any]) -> MultipleResultPackageWrapper:
-        more = PreCalculatedResultPackage(other) if isinstance(other, Mapping) else other
-        return MultipleResultPackageWrapper([*_parts(self), *_parts(more)])
+    def _computed(self) -> dict[str, Any]:
+        if self.results_dict is None:
+            raise ValueError(f"{type(self).__name__} has computed nothing yet; call prepare_result_package first")
+        return self.results_dict
 
-    def __iadd__(self, other: Mapping[str, Any]) -> AbstractResultPackage:  # type: ignore[misc]
+    def __len__(self) -> int:
+        return len(self._computed())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._computed()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._computed()[name]
+
+    def __str__(self) -> str:
+        return f"{self.pkg_name}: {self.results_dict}"
+
+    def __add__(self, other: AbstractResultPackage | Mapping[str, Any]) -> MultipleResultPackageWrapper:
+        """The results of both, each under the name of its package. Both must have computed them."""
+        more = other if isinstance(other, AbstractResultPackage) else PreCalculatedResultPackage(other)
+        whole = MultipleResultPackageWrapper()
+        whole.prepare_result_package([*_parts(self), *_parts(more)], self.hyperparameters)
+        return whole
+
+    def __iadd__(self, other: AbstractResultPackage | Mapping[str, Any]) -> AbstractResultPackage:
         """Adds results that were computed elsewhere; a name that is there already is refused."""
-        self.results_dict = merged([self.get_results(), dict(other)])
+        more = other._computed() if isinstance(other, AbstractResultPackage) else dict(other)
+        self.results_dict = merged([self._computed(), more])
         return self
 
 
 class MultipleResultPackageWrapper(AbstractResultPackage):
-    """Several packages as one. A name that two of them compute is refused."""
+    """Several packages as one: what each has computed, under its name."""
 
-    def __init__(self, result_packages: list[AbstractResultPackage]) -> None:
-        super().__init__(" + ".join(one.pkg_name or type(one).__name__ for one in result_packages))
-        self.result_packages = result_packages
+    def __init__(self, strict_content_check: bool = False, **kwargs: Any) -> None:
+        super().__init__("MultipleResultPackageWrapper", strict_content_check, **kwargs)
+        self.result_packages: list[AbstractResultPackage] = []
+
+    def prepare_result_package(  # type: ignore[override]
+        self, result_packages: list[AbstractResultPackage], hyperparameters: Any = None, **kwargs: Any
+    ) -> None:
+        self.result_packages, self.hyperparameters, self.additional_results = result_packages, hyperparameters, kwargs
+        self.results_dict = self.prepare_results_dict()
 
     def prepare_results_dict(self) -> dict[str, Any]:
-        for package in self.result_packages:
-            package.prepare_result_package(
-                self.y_true, self.y_predicted, self.hyperparameters, **self.additional_results
-            )
-        return merged([package.get_results() for package in self.result_packages])
+        return merged([{str(package.pkg_name): package._computed()} for package in self.result_packages])
 
 
 class PreCalculatedResultPackage(AbstractResultPackage):
     """Results that were computed elsewhere."""
 
-    def __init__(self, results_dict: Mapping[str, Any], strict_content_check: bool = False) -> None:
-        super().__init__("PreCalculated", strict_content_check)
-        self.given = dict(results_dict)
+    def __init__(
+        self, results_dict: Mapping[str, Any], strict_content_check: bool = False, np_array: bool = True
+    ) -> None:
+        super().__init__("PreCalculatedResult", strict_content_check, np_array)
+        self.results_dict = dict(results_dict)
 
     def prepare_results_dict(self) -> dict[str, Any]:
-        return dict(self.given)
+        return self._computed()
 
 
 class GeneralResultPackage(AbstractResultPackage):
-    """Metrics as functions ``f(y_true, y_predicted)``, each under its own name."""
+    """Metrics of ``core_metrics``, which are called with targets and predictions, or functions, each under its name."""
 
-    def __init__(self, metrics_list: list[Any], strict_content_check: bool = False) -> None:
-        super().__init__("General", strict_content_check)
+    def __init__(self, metrics_list: list[Any], strict_content_check: bool = False, np_array: bool = True) -> None:
+        super().__init__("GeneralResult", strict_content_check, np_array)
         self.metrics_list = metrics_list
 
     def prepare_results_dict(self) -> dict[str, Any]:
-        return merged([{metric.__name__: metric(self.y_true, self.y_predicted)} for metric in self.metrics_list])
+        found = [(metric, metric(self.y_true, self.y_predicted)) for metric in self.metrics_list]
+        return merged(
+            [one.get_metric_dict() if isinstance(metric, type) else {metric.__name__: one} for metric, one in found]
+        )
 
 
 class ClassificationResultPackage(AbstractResultPackage):
     """Accuracy over classes."""
 
-    def __init__(self, strict_content_check: bool = False) -> None:
-        super().__init__("Classification", strict_content_check)
+    def __init__(self, strict_content_check: bool = False, np_array: bool = True) -> None:
+        super().__init__("ClassificationResult", strict_content_check, np_array)
 
     def prepare_results_dict(self) -> dict[str, Any]:
-        found = ClassificationResults().compute(torch.as_tensor(self.y_predicted), torch.as_tensor(self.y_true))
-        return {"Accuracy": found["accuracy"]}
+        return AccuracyMetric(self.y_true, self.y_predicted, positive_class_thresh=None).get_metric_dict()
 
 
 class BinaryClassificationResultPackage(AbstractResultPackage):
-    """Accuracy, areas under the curves, F1, precision and recall for two classes."""
+    """F1, areas under the curves and accuracy for two classes."""
 
-    def __init__(self, positive_class_thresh: float = 0.5, strict_content_check: bool = False) -> None:
-        super().__init__("BinaryClassification", strict_content_check)
+    def __init__(
+        self, positive_class_thresh: float = 0.5, strict_content_check: bool = False, np_array: bool = True
+    ) -> None:
+        super().__init__("BinaryClassificationResult", strict_content_check, np_array)
         self.positive_class_thresh = positive_class_thresh
 
     def prepare_results_dict(self) -> dict[str, Any]:
-        package = BinaryResults(self.positive_class_thresh)
-        found = package.compute(torch.as_tensor(self.y_predicted), torch.as_tensor(self.y_true))
-        names = {
-            "Accuracy": "accuracy",
-            "ROC_AUC": "roc_auc",
-            "PrecisionRecall_AUC": "average_precision",
-            "F1_score": "f1",
-            "Precision": "precision",
-            "Recall": "recall",
-        }
-        return {name: found[ours] for name, ours in names.items()}
+        given, bound = (self.y_true, self.y_predicted), self.positive_class_thresh
+        return (F1ScoreMetric(*given, bound) + PrecisionRecallCurveAUCMetric(*given)) | (
+            AccuracyMetric(*given, bound) + ROCAUCMetric(*given)
+        )
 
 
 class RegressionResultPackage(AbstractResultPackage):
     """Mean squared and mean absolute error."""
 
-    def __init__(self, strict_content_check: bool = False) -> None:
-        super().__init__("Regression", strict_content_check)
+    def __init__(self, strict_content_check: bool = False, np_array: bool = True) -> None:
+        super().__init__("RegressionResult", strict_content_check, np_array)
 
     def prepare_results_dict(self) -> dict[str, Any]:
-        found = RegressionResults().compute(torch.as_tensor(self.y_predicted), torch.as_tensor(self.y_true))
-        return {"Mean_squared_error": found["mse"], "Mean_absolute_error": found["mae"]}
+        given = (self.y_true, self.y_predicted)
+        return MeanSquaredErrorMetric(*given) + MeanAbsoluteErrorMetric(*given)
 
 
 def _parts(package: AbstractResultPackage) -> list[AbstractResultPackage]:

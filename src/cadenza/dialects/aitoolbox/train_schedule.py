@@ -6,50 +6,44 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, MultiStepLR, ReduceLROnPlateau, StepLR
 
 from cadenza.dialects.aitoolbox.abstract import AbstractCallback
+from cadenza.dialects.aitoolbox.folders import plain_state
 from cadenza.dialects.aitoolbox.multi import MultiOptimizer
 
 __all__ = [
-    "ConstantWithWarmup",
-    "CosineWithWarmup",
-    "GeneralLRSchedulerCallback",
-    "HardRestartsCosineWithWarmup",
-    "LambdaLRScheduler",
-    "LinearWithWarmup",
-    "MultiStepLRScheduler",
-    "ReduceLROnPlateauMetricScheduler",
-    "ReduceLROnPlateauScheduler",
-    "StepLRScheduler",
-]
+    "ConstantWithWarmup", "ConstantWithWarmupScheduler", "CosineWithWarmup", "CosineWithWarmupScheduler",
+    "GeneralLRSchedulerCallback", "HardRestartsCosineWithWarmup", "HardRestartsCosineWithWarmupScheduler",
+    "LambdaLRScheduler", "LinearWithWarmup", "LinearWithWarmupScheduler", "MultiStepLRScheduler",
+    "ReduceLROnPlateauMetricScheduler", "ReduceLROnPlateauScheduler", "StepLRScheduler",
+]  # fmt: skip
 
 
-class SchedulerCallback(AbstractCallback):
-    """Makes a scheduler for the loop's optimizer at the registration, and keeps its state in checkpoints."""
+class GeneralLRSchedulerCallback(AbstractCallback):
+    """Any scheduler of torch, stepped at the end of each epoch. It is made for the loop's optimizer when the
+    callback is registered, and its state is kept in checkpoints."""
 
-    def __init__(self, callback_name: str, make: Callable[[Optimizer], Any], optimizer_idx: int | None = None) -> None:
-        super().__init__(callback_name)
-        self.make, self.optimizer_idx = make, optimizer_idx
+    def __init__(self, scheduler_class: Callable[..., Any], optimizer_idx: int | None = None, **kwargs: Any) -> None:
+        super().__init__(f"{getattr(scheduler_class, '__name__', 'Learning rate')} schedule")
+        self.scheduler_class, self.optimizer_idx, self.kwargs = scheduler_class, optimizer_idx, kwargs
         self.scheduler: Any = None
         self._loaded: dict[str, Any] | None = None
 
-    def on_train_loop_registration(self) -> None:
-        if self.scheduler is not None:
-            return
-        optimizer = self.train_loop_obj.optimizer
-        if isinstance(optimizer, MultiOptimizer):
-            if self.optimizer_idx is None:
-                raise ValueError(f"{self.callback_name}: there are {len(optimizer)} optimizers; give optimizer_idx")
-            optimizer = optimizer[self.optimizer_idx]
-        self.scheduler = self.make(optimizer)
-        if self._loaded is not None:
-            self.scheduler.load_state_dict(self._loaded)
+    def register_train_loop_object(self, train_loop_obj: Any) -> AbstractCallback:
+        if self.scheduler is None:
+            optimizer = train_loop_obj.optimizer
+            if isinstance(optimizer, MultiOptimizer):
+                if self.optimizer_idx is None:
+                    raise TypeError(f"{self.callback_name}: there are {len(optimizer)} optimizers; give optimizer_idx")
+                optimizer = optimizer[self.optimizer_idx]
+            self.scheduler = self.scheduler_class(optimizer, **self.kwargs)
+            if self._loaded is not None:
+                self.load_state_dict(self._loaded)
+        return super().register_train_loop_object(train_loop_obj)
 
     def state_dict(self) -> dict[str, Any]:
-        state = {} if self.scheduler is None else self.scheduler.state_dict()
-        return {name: value for name, value in state.items() if not callable(value) and name != "lr_lambdas"}
+        return {} if self.scheduler is None else plain_state(self.scheduler.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self.scheduler is None:
@@ -57,26 +51,15 @@ class SchedulerCallback(AbstractCallback):
         else:
             self.scheduler.load_state_dict({**self.scheduler.state_dict(), **state})
 
-
-class GeneralLRSchedulerCallback(SchedulerCallback):
-    """Any scheduler of torch, stepped at the end of each epoch."""
-
-    def __init__(self, scheduler_class: type[Any], optimizer_idx: int | None = None, **kwargs: Any) -> None:
-        super().__init__(
-            f"{scheduler_class.__name__} schedule", lambda found: scheduler_class(found, **kwargs), optimizer_idx
-        )
-
     def on_epoch_end(self) -> None:
         self.scheduler.step()
 
 
-class ReduceLROnPlateauMetricScheduler(SchedulerCallback):
+class ReduceLROnPlateauMetricScheduler(GeneralLRSchedulerCallback):
     """Reduces the learning rate when a metric of the history does not improve."""
 
-    def __init__(self, metric_name: str, optimizer_idx: int | None = None, **kwargs: Any) -> None:
-        super().__init__(
-            f"Plateau schedule of {metric_name}", lambda found: ReduceLROnPlateau(found, **kwargs), optimizer_idx
-        )
+    def __init__(self, metric_name: str, **kwargs: Any) -> None:
+        super().__init__(ReduceLROnPlateau, **kwargs)
         self.metric_name = metric_name
 
     def on_epoch_end(self) -> None:
@@ -86,25 +69,18 @@ class ReduceLROnPlateauMetricScheduler(SchedulerCallback):
 class ReduceLROnPlateauScheduler(ReduceLROnPlateauMetricScheduler):
     """Reduces the learning rate when the validation loss does not improve; ``main_multi_loss`` names one of several."""
 
-    def __init__(self, main_multi_loss: str | None = None, optimizer_idx: int | None = None, **kwargs: Any) -> None:
-        name = "val_loss" if main_multi_loss is None else f"val_loss_{main_multi_loss}"
-        super().__init__(name, optimizer_idx, **kwargs)
+    def __init__(self, main_multi_loss: str | None = None, **kwargs: Any) -> None:
+        super().__init__("val_loss" if main_multi_loss is None else f"val_loss_{main_multi_loss}", **kwargs)
 
 
-class LambdaLRScheduler(SchedulerCallback):
+class LambdaLRScheduler(GeneralLRSchedulerCallback):
     """The learning rate times a function of how often it was stepped, at epoch ends or after real steps."""
 
     def __init__(
-        self,
-        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
-        execute_epoch_end: bool = True,
-        execute_batch_end: bool = False,
-        optimizer_idx: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__("LambdaLR schedule", lambda found: LambdaLR(found, lr_lambda, **kwargs), optimizer_idx)  # type: ignore[arg-type]
-        if not execute_epoch_end and not execute_batch_end:
-            raise ValueError("LambdaLRScheduler: one of execute_epoch_end and execute_batch_end must be True")
+        self, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]], execute_epoch_end: bool = True,
+        execute_batch_end: bool = False, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(LambdaLR, lr_lambda=lr_lambda, **kwargs)
         self.execute_epoch_end, self.execute_batch_end = execute_epoch_end, execute_batch_end
 
     def on_batch_end(self) -> None:
@@ -119,69 +95,64 @@ class LambdaLRScheduler(SchedulerCallback):
 class StepLRScheduler(GeneralLRSchedulerCallback):
     """The learning rate is multiplied every ``step_size`` epochs."""
 
-    def __init__(self, step_size: int, optimizer_idx: int | None = None, **kwargs: Any) -> None:
-        super().__init__(StepLR, optimizer_idx, step_size=step_size, **kwargs)
+    def __init__(self, step_size: int, **kwargs: Any) -> None:
+        super().__init__(StepLR, step_size=step_size, **kwargs)
 
 
 class MultiStepLRScheduler(GeneralLRSchedulerCallback):
     """The learning rate is multiplied at each of the epochs in ``milestones_list``."""
 
-    def __init__(self, milestones_list: Sequence[int], optimizer_idx: int | None = None, **kwargs: Any) -> None:
-        super().__init__(MultiStepLR, optimizer_idx, milestones=list(milestones_list), **kwargs)
+    def __init__(self, milestones_list: Sequence[int], **kwargs: Any) -> None:
+        super().__init__(MultiStepLR, milestones=list(milestones_list), **kwargs)
 
 
 class WarmupScheduler(LambdaLRScheduler):
-    """Rises from 0 over ``num_warmup_steps`` real steps, then follows ``after(progress)``."""
+    """Rises from 0 over ``warmup`` real steps, then follows ``after(progress)``, of which 1 is at step ``total``."""
 
-    def __init__(self, num_warmup_steps: int, after: Callable[[int], float], **kwargs: Any) -> None:
+    def __init__(self, warmup: int, total: int, after: Callable[[float], float], **kwargs: Any) -> None:
         def factor(step: int) -> float:
-            return step / max(1, num_warmup_steps) if step < num_warmup_steps else after(step)
+            return step / max(1, warmup) if step < warmup else after((step - warmup) / max(1, total - warmup))
 
         super().__init__(factor, execute_epoch_end=False, execute_batch_end=True, **kwargs)
 
 
-def _progress(step: int, warmup: int, total: int) -> float:
-    return (step - warmup) / max(1, total - warmup)
-
-
-class ConstantWithWarmup(WarmupScheduler):
+class ConstantWithWarmupScheduler(WarmupScheduler):
     """Rises, then stays.
 
-    >>> ConstantWithWarmup(4).callback_name
+    >>> ConstantWithWarmupScheduler(4).callback_name
     'LambdaLR schedule'
     """
 
     def __init__(self, num_warmup_steps: int, **kwargs: Any) -> None:
-        super().__init__(num_warmup_steps, lambda step: 1.0, **kwargs)
+        super().__init__(num_warmup_steps, num_warmup_steps, lambda progress: 1.0, **kwargs)
 
 
-class LinearWithWarmup(WarmupScheduler):
+class LinearWithWarmupScheduler(WarmupScheduler):
     """Rises, then falls in a straight line to 0 at ``num_training_steps``."""
 
     def __init__(self, num_warmup_steps: int, num_training_steps: int, **kwargs: Any) -> None:
-        def after(step: int) -> float:
-            return max(0.0, 1.0 - _progress(step, num_warmup_steps, num_training_steps))
-
-        super().__init__(num_warmup_steps, after, **kwargs)
+        super().__init__(num_warmup_steps, num_training_steps, lambda progress: max(0.0, 1.0 - progress), **kwargs)
 
 
-class CosineWithWarmup(WarmupScheduler):
+class CosineWithWarmupScheduler(WarmupScheduler):
     """Rises, then follows ``num_cycles`` waves of a cosine."""
 
     def __init__(self, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5, **kwargs: Any) -> None:
-        def after(step: int) -> float:
-            angle = math.pi * num_cycles * 2.0 * _progress(step, num_warmup_steps, num_training_steps)
-            return max(0.0, 0.5 * (1.0 + math.cos(angle)))
+        def after(progress: float) -> float:
+            return max(0.0, 0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)))
 
-        super().__init__(num_warmup_steps, after, **kwargs)
+        super().__init__(num_warmup_steps, num_training_steps, after, **kwargs)
 
 
-class HardRestartsCosineWithWarmup(WarmupScheduler):
+class HardRestartsCosineWithWarmupScheduler(WarmupScheduler):
     """Rises, then falls along a cosine and starts anew, ``num_cycles`` times."""
 
     def __init__(self, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5, **kwargs: Any) -> None:
-        def after(step: int) -> float:
-            progress = _progress(step, num_warmup_steps, num_training_steps)
+        def after(progress: float) -> float:
             return 0.0 if progress >= 1 else 0.5 * (1.0 + math.cos(math.pi * ((num_cycles * progress) % 1.0)))
 
-        super().__init__(num_warmup_steps, after, **kwargs)
+        super().__init__(num_warmup_steps, num_training_steps, after, **kwargs)
+
+
+ConstantWithWarmup, LinearWithWarmup = ConstantWithWarmupScheduler, LinearWithWarmupScheduler
+CosineWithWarmup, HardRestartsCosineWithWarmup = CosineWithWarmupScheduler, HardRestartsCosineWithWarmupScheduler

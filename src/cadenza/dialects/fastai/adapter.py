@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cadenza.dialects.adapter import Adapter, Foreign, Player, Section
-from cadenza.dialects.fastai.section import FastaiSection
+from cadenza.dialects.fastai.section import METRIC_PLACE, FastaiSection
 from cadenza.dialects.table import Hook, nearest
 from cadenza.registration import CallbackError
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 Caller: TypeAlias = Callable[[dict[str, Any]], Any]
-Refresh: TypeAlias = "Callable[[Run, dict[str, Any]], None]"
 
 _BY_SECTION = {("on_backward_end", "after_train_iter"), ("on_step_end", "before_zero_grad"),
                ("on_step_end", "after_train_iter")}  # fmt: skip
@@ -27,6 +26,12 @@ _MODE_AT = {
     ("on_epoch_end", "after_epoch"): ("fit",),
     ("on_epoch_end", "after_val_epoch"): ("validate",),
 }
+_METRIC_AT = {
+    ("on_train_begin", "before_run"), ("on_epoch_begin", "before_train_epoch"), ("on_epoch_begin", "before_val_epoch"),
+    ("on_batch_begin", "before_val_iter"), ("on_batch_end", "after_val_iter"), ("on_epoch_end", "after_epoch"),
+    ("on_epoch_end", "after_val_epoch"), ("on_train_end", "after_run"), ("on_train_end", "after_error"),
+}  # fmt: skip
+"""Where a metric is called: in validation, and around it."""
 _STAGE_AT = {("on_loss_begin", "after_forward"): "pred", ("on_loss_end", "after_loss"): "train"}
 
 
@@ -40,7 +45,8 @@ class FastaiAdapter(Adapter):
         super().__init__(foreign, section)
         vars(foreign)["_section"] = section
         self.section.adapters.add(self)
-        rows = [row for row in self.dialect.hooks if row.points and self.implements(row)]
+        self.is_metric = vars(foreign).get("_place") == METRIC_PLACE
+        rows = [row for row in self.dialect.hooks if self.points_of(row) and self.implements(row)]
         self.callers: dict[str, Caller] = {row.name: caller(getattr(foreign, row.name)) for row in rows}
 
     def order_of(self, foreign: Foreign) -> int:
@@ -54,10 +60,7 @@ class FastaiAdapter(Adapter):
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 raise CallbackError(f"fastai: {where} is called with keywords; {parameter.name!r} cannot be one")
-            needed = parameter.default is parameter.empty and parameter.kind in (
-                parameter.POSITIONAL_OR_KEYWORD,
-                parameter.KEYWORD_ONLY,
-            )
+            needed = parameter.default is parameter.empty and not parameter.kind.name.startswith("VAR_")
             if needed and parameter.name not in row.arguments:
                 near = nearest(parameter.name, row.arguments)
                 raise CallbackError(
@@ -67,12 +70,15 @@ class FastaiAdapter(Adapter):
 
     def player(self, row: Hook, point: str) -> Player:
         call, section, hook = self.callers[row.name], self.section, row.name
-        values, refresh = section.values, _REFRESHED.get(point)
+        values, refreshed = section.values, _REFRESHED.get(point, ())
         extra = _EXTRA.get(hook)
+        owed = self.is_metric and hook == "on_epoch_end"
 
         def play(run: Run) -> None:
-            if refresh is not None:
-                refresh(run, values)
+            if owed and values["last_metrics"][0] is None:
+                return  # there was no validation
+            for name, field in refreshed:
+                values[name] = getattr(run, field)
             result = call(values) if extra is None else call(values | extra(section, run))
             if result is not None:
                 section.take(self, hook, result, run)
@@ -80,6 +86,8 @@ class FastaiAdapter(Adapter):
         return play
 
     def points_of(self, row: Hook) -> tuple[str, ...]:
+        if self.is_metric:
+            return tuple(point for point in row.points if (row.name, point) in _METRIC_AT)
         return tuple(point for point in row.points if (row.name, point) not in _BY_SECTION)
 
     def limited(self, row: Hook, point: str, player: Player) -> Player:
@@ -114,30 +122,16 @@ def caller(method: Callable[..., Any]) -> Caller:
     return lambda values: method(**{name: values[name] for name in names if name in values})
 
 
-def _batch(run: Run, values: dict[str, Any]) -> None:
-    values["last_input"], values["last_target"] = run.inputs, run.targets
-
-
-def _output(run: Run, values: dict[str, Any]) -> None:
-    values["last_output"] = run.output
-
-
-def _loss(run: Run, values: dict[str, Any]) -> None:
-    values["last_loss"] = run.loss
-
-
-_REFRESHED: dict[str, Refresh] = {
-    "before_train_iter": _batch,
-    "before_val_iter": _batch,
-    "before_pred_iter": _batch,
-    "before_loss": _output,
-    "after_forward": _output,
-    "after_loss": _loss,
-    "before_backward": _loss,
+_BATCH = (("last_input", "inputs"), ("last_target", "targets"))
+_OUTPUT, _LOSS = (("last_output", "output"),), (("last_loss", "loss"),)
+_REFRESHED = {
+    **dict.fromkeys(("before_train_iter", "before_val_iter", "before_pred_iter"), _BATCH),
+    **dict.fromkeys(("before_loss", "after_forward"), _OUTPUT),
+    **dict.fromkeys(("after_loss", "before_backward"), _LOSS),
 }
 """What is read anew before each call, since others may have changed it in between."""
 
 _EXTRA: dict[str, Callable[[FastaiSection, Run], dict[str, Any]]] = {
     "on_train_begin": lambda section, run: {"metrics_names": section.metrics_names},
-    "on_train_end": lambda section, run: {"exception": run.error or False},
+    "on_train_end": lambda section, run: {"exception": run.error or False, "epoch": section.epochs_done(run)},
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cadenza.dialects.adapter import Adapter
@@ -11,14 +10,16 @@ from cadenza.dialects.table import nearest
 if TYPE_CHECKING:
     from cadenza.run import Run
 
-BLOG_SKIPS = {
+BLOG_SKIPS: dict[str, str | None] = {
     "on_epoch_begin": "end_epoch",
     "on_batch_begin": "skip_batch",
     "on_loss_end": "skip_backward",
     "on_step_begin": "skip_step",
     "on_step_end": "skip_zero_grad",
+    "on_batch_end": None,
+    "on_epoch_end": None,
 }
-"""What a plain skip asks for, by the hook that returned it."""
+"""What a plain skip asks for, by the hook that returned it. After the last two nothing is left to skip."""
 
 _SKIPS = {"skip_bwd": "skip_backward", "skip_step": "skip_step", "skip_zero": "skip_zero_grad"}
 _FLAGS_AT = {
@@ -46,8 +47,9 @@ def take(values: dict[str, Any], member: Adapter, hook: str, result: Any, run: R
 def _skip(hook: str, run: Run, late: bool) -> None:
     if hook not in BLOG_SKIPS:
         raise ValueError(f"fastai: a skip from {hook} means nothing; it does from {', '.join(BLOG_SKIPS)}")
-    if not late or _can_keep_gradients(hook, run):
-        getattr(run, BLOG_SKIPS[hook])()
+    request = BLOG_SKIPS[hook]
+    if request is not None and (not late or _can_keep_gradients(hook, run)):
+        getattr(run, request)()
 
 
 def _can_keep_gradients(hook: str, run: Run) -> bool:
@@ -64,9 +66,8 @@ def _take_values(values: dict[str, Any], member: Adapter, hook: str, result: dic
         if value is True and key in _SKIPS and run.world_size > 1:
             _refuse_undeclared(member, key, run)
         values[key] = value
-        replace = _REPLACING.get((hook, key))
-        if replace is not None:
-            replace(run, value)
+        if (hook, key) in _REPLACING:
+            setattr(run, _REPLACING[hook, key], value)
 
 
 def _take_flags(hook: str, result: dict[str, Any], run: Run, late: bool) -> None:
@@ -90,14 +91,10 @@ def _refuse_undeclared(member: Adapter, flag: str, run: Run) -> None:
         )
 
 
-def _set(name: str) -> Callable[[Run, Any], None]:
-    return lambda run, value: setattr(run, name, value)
-
-
-_REPLACING: dict[tuple[str, str], Callable[[Run, Any], None]] = {
-    ("on_batch_begin", "last_input"): _set("inputs"),
-    ("on_batch_begin", "last_target"): _set("targets"),
-    ("on_loss_begin", "last_output"): _set("output"),
-    ("on_backward_begin", "last_loss"): _set("loss"),
+_REPLACING = {
+    ("on_batch_begin", "last_input"): "inputs",
+    ("on_batch_begin", "last_target"): "targets",
+    ("on_loss_begin", "last_output"): "output",
+    ("on_backward_begin", "last_loss"): "loss",
 }
 """What is put in the place of a part of the batch, the output or the loss."""

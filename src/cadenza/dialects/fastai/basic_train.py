@@ -7,12 +7,5 @@ from cadenza.dialects.fastai.optimizer import OptimWrapper
 from cadenza.dialects.fastai.recorder import Recorder
 
 __all__ = [
-    "AdamW",
-    "DataBunch",
-    "DatasetType",
-    "Learner",
-    "LearnerCallback",
-    "OptimWrapper",
-    "RecordOnCPU",
-    "Recorder",
-]
+    "AdamW", "DataBunch", "DatasetType", "Learner", "LearnerCallback", "OptimWrapper", "RecordOnCPU", "Recorder",
+]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
@@ -12,24 +11,16 @@ from torch import Tensor
 
 from cadenza.dialects.adapter import Foreign
 from cadenza.dialects.fastai.adapter import FastaiAdapter
+from cadenza.dialects.fastai.core import camel2snake
 from cadenza.dialects.fastai.optimizer import OptimWrapper
 from cadenza.dialects.fastai.section import FastaiSection
 from cadenza.dialects.fastai.table import DIALECT
+from cadenza.dialects.fastai.torch_core import add_metrics
 
 __all__ = [
-    "AverageMetric",
-    "Callback",
-    "OptimWrapper",
-    "Scheduler",
-    "SmoothenValue",
-    "add_metrics",
-    "annealing_cos",
-    "annealing_exp",
-    "annealing_linear",
-    "annealing_no",
-    "annealing_poly",
-    "camel2snake",
-]
+    "AverageMetric", "Callback", "OptimWrapper", "Scheduler", "SmoothenValue", "add_metrics", "annealing_cos",
+    "annealing_exp", "annealing_linear", "annealing_no", "annealing_poly", "camel2snake",
+]  # fmt: skip
 
 Annealing: TypeAlias = Callable[[float, float, float], float]
 
@@ -50,6 +41,7 @@ class Callback(Foreign):
     section_class = FastaiSection
     adapter_class = FastaiAdapter
     _order: int = 0
+    _section: Any
     exclude: ClassVar[Sequence[str]] = ("_section",)
     not_min: ClassVar[Sequence[str]] = ()
 
@@ -105,14 +97,6 @@ class Callback(Foreign):
         return f"{type(self).__name__}\n{inside}" if inside else type(self).__name__
 
 
-def camel2snake(name: str) -> str:
-    """
-    >>> camel2snake("EarlyStoppingCallback")
-    'early_stopping_callback'
-    """
-    return re.sub("([a-z0-9])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)).lower()
-
-
 class SmoothenValue:
     """A mean in which each value weighs ``beta`` times as much as the next.
 
@@ -131,11 +115,6 @@ class SmoothenValue:
         self.smooth = self.mov_avg / (1 - self.beta**self.n)
 
 
-def add_metrics(last_metrics: Sequence[Any], mets: Any) -> dict[str, Any]:
-    """What a metric returns from ``on_epoch_end``: the metrics so far, and its own."""
-    return {"last_metrics": [*last_metrics, *(mets if isinstance(mets, list | tuple) else [mets])]}
-
-
 class AverageMetric(Callback):
     """The mean of ``func(output, target)`` over validation, each batch weighted by its samples."""
 
@@ -147,18 +126,15 @@ class AverageMetric(Callback):
         self.val: Any = 0.0
         self.count = 0
 
-    def on_batch_end(self, last_output: Any, last_target: Any, train: bool = True, **kwargs: Any) -> None:
-        if not train:
-            target = last_target if isinstance(last_target, list | tuple) else [last_target]
-            size = target[0].size(0)
-            value = self.func(last_output, *target)
-            self.count += size
-            self.val = self.val + size * (value.detach() if isinstance(value, Tensor) else value)
+    def on_batch_end(self, last_output: Any, last_target: Any, **kwargs: Any) -> None:
+        target = last_target if isinstance(last_target, list | tuple) else [last_target]
+        size = target[0].size(0)
+        value = self.func(last_output, *target)
+        self.count += size
+        self.val = self.val + size * (value.detach() if isinstance(value, Tensor) else value)
 
     def on_epoch_end(self, last_metrics: Sequence[Any], **kwargs: Any) -> Any:
-        if self.count:
-            return add_metrics(last_metrics, self.val / self.count)
-        return None
+        return add_metrics(last_metrics, self.val / self.count)
 
 
 # Annealing ------------------------------------------------------------------------------------------------------------

@@ -1,16 +1,18 @@
-"""The loaders of a Learner."""
+"""fastai's bunch of loaders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from cadenza.dialects.fastai.table import DIALECT
+from torch.utils.data import DataLoader
 
-__all__ = ["DataBunch", "DatasetType"]
+from cadenza.callbacks.loaders import loader_like
+from cadenza.dialects.fastai.table import DIALECT
+from cadenza.dialects.fastai.torch_core import defaults, to_detach
 
 
 class DatasetType(Enum):
@@ -19,26 +21,46 @@ class DatasetType(Enum):
     Train = 1
     Valid = 2
     Test = 3
-    Fix = 4
+    Single = 4
+    Fix = 5
 
 
 class DataBunch:
-    """A training loader, and perhaps one for validation and one for tests; plain torch loaders.
+    """A training loader, and perhaps one for validation and one for tests; plain torch loaders. What it does not have
+    itself it takes from the training data: ``classes``, ``c``.
 
     >>> DataBunch([1, 2], [3]).dl(DatasetType.Valid)
     [3]
     """
 
     def __init__(
-        self,
-        train_dl: Iterable[Any],
-        valid_dl: Iterable[Any] | None = None,
-        test_dl: Iterable[Any] | None = None,
-        path: str | PathLike[str] = ".",
-        fix_dl: Iterable[Any] | None = None,
-    ) -> None:
+        self, train_dl: Any, valid_dl: Any = None, fix_dl: Any = None, test_dl: Any = None, device: Any = None,
+        dl_tfms: Any = None, path: str | PathLike[str] = ".", collate_fn: Callable[..., Any] | None = None,
+        no_check: bool = False,
+    ) -> None:  # fmt: skip
+        if dl_tfms:
+            raise ValueError("fastai: dl_tfms is not carried; transform batches in a callback or in the dataset")
+        if collate_fn is not None:
+            train_dl, valid_dl, fix_dl, test_dl = (
+                loader_like(one, collate_fn=collate_fn) if isinstance(one, DataLoader) else one
+                for one in (train_dl, valid_dl, fix_dl, test_dl)
+            )
         self.train_dl, self.valid_dl, self.test_dl, self.path = train_dl, valid_dl, test_dl, Path(path)
         self.fix_dl = fix_dl if fix_dl is not None else train_dl
+        self.device = defaults.device if device is None else device
+
+    @classmethod
+    def create(
+        cls, train_ds: Any, valid_ds: Any, test_ds: Any = None, path: str | PathLike[str] = ".", bs: int = 64,
+        val_bs: int | None = None, num_workers: int = 0, dl_tfms: Any = None, device: Any = None,
+        collate_fn: Callable[..., Any] | None = None, no_check: bool = False, **dl_kwargs: Any,
+    ) -> DataBunch:  # fmt: skip
+        """Loaders for datasets: the training data is shuffled, and a last batch that is not whole is left out."""
+        options = {"num_workers": num_workers, **dl_kwargs}
+        train = DataLoader(train_ds, bs, shuffle=True, drop_last=len(train_ds) > bs, **options)
+        valid, test = (None if one is None else DataLoader(one, val_bs or bs, **options) for one in (valid_ds, test_ds))
+        fix = DataLoader(train_ds, bs, **options)
+        return cls(train, valid, fix, test, device, dl_tfms, path, collate_fn, no_check)
 
     @classmethod
     def of(cls, data: Any) -> DataBunch:
@@ -52,18 +74,32 @@ class DataBunch:
         return cls(data)
 
     def dl(self, ds_type: DatasetType = DatasetType.Valid) -> Any:
-        found = {
-            DatasetType.Train: self.train_dl,
-            DatasetType.Valid: self.valid_dl,
-            DatasetType.Test: self.test_dl,
-            DatasetType.Fix: self.fix_dl,
-        }[DatasetType(ds_type)]
+        found = getattr(self, f"{DatasetType(ds_type).name.lower()}_dl", None)
         if found is None:
             raise ValueError(f"fastai: this data has no {DatasetType(ds_type).name.lower()} loader")
         return found
 
+    def one_batch(
+        self, ds_type: DatasetType = DatasetType.Train, detach: bool = True, cpu: bool = True, **_: Any
+    ) -> Any:
+        """The first batch of a loader."""
+        batch = next(iter(self.dl(ds_type)))
+        return to_detach(batch, cpu=cpu) if detach else batch
+
+    @property
+    def dls(self) -> list[Iterable[Any]]:
+        return [one for one in (self.train_dl, self.valid_dl, self.fix_dl, self.test_dl) if one is not None]
+
+    train_ds = property(lambda self: self.train_dl.dataset)
+    valid_ds = property(lambda self: self.valid_dl.dataset)
+    test_ds = property(lambda self: self.test_dl.dataset)
+    batch_size = property(lambda self: self.train_dl.batch_size)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        names = ("train_dl", "valid_dl", "test_dl", "fix_dl", "path", "dl")
+        dataset = getattr(vars(self).get("train_dl"), "dataset", None)
+        if hasattr(dataset, name):
+            return getattr(dataset, name)
+        names = ("train_dl", "valid_dl", "test_dl", "fix_dl", "path", "dl", "train_ds", "valid_ds", "batch_size")
         raise AttributeError(DIALECT.not_carried(name, "attribute of the data", names), name=name)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -14,14 +14,23 @@ from torch import nn
 
 from cadenza.callback import Callback as Native
 from cadenza.callbacks.subset_run import FirstBatches
-from cadenza.dialects.fastai.callback import AverageMetric, camel2snake
+from cadenza.dialects.fastai.callback import AverageMetric
+from cadenza.dialects.fastai.callbacks.fp16 import MixedPrecision
+from cadenza.dialects.fastai.callbacks.lr_finder import LRFinder
+from cadenza.dialects.fastai.callbacks.mixup import MixUpCallback
+from cadenza.dialects.fastai.callbacks.phases import FlatCosAnnealScheduler, OneCycleScheduler
+from cadenza.dialects.fastai.core import camel2snake, even_mults, listify
 from cadenza.dialects.fastai.data import DataBunch, DatasetType
+from cadenza.dialects.fastai.layers import FlattenedLoss
 from cadenza.dialects.fastai.optimizer import OptimWrapper
-from cadenza.dialects.fastai.section import FastaiSection
+from cadenza.dialects.fastai.recorder import Recorder
+from cadenza.dialects.fastai.section import METRIC_PLACE, FastaiSection
 from cadenza.dialects.fastai.table import DIALECT
+from cadenza.dialects.fastai.torch_core import bn_types, defaults, flatten_model, requires_grad, split_model
+from cadenza.dialects.fastai.train import GradientClipping
 from cadenza.trainer import Trainer
 
-AdamW = partial(torch.optim.AdamW, betas=(0.9, 0.99))
+AdamW = partial(torch.optim.Adam, betas=(0.9, 0.99))
 ACTIVATIONS: dict[type, Callable[[Any], Any]] = {
     nn.CrossEntropyLoss: partial(torch.softmax, dim=-1),
     nn.NLLLoss: torch.exp,
@@ -41,38 +50,25 @@ class Learner:
     """
 
     def __init__(
-        self,
-        data: Any,
-        model: nn.Module,
-        opt_func: Callable[..., Any] = AdamW,
-        loss_func: Callable[..., Any] | None = None,
-        metrics: Any = None,
-        true_wd: bool = True,
-        bn_wd: bool = True,
-        wd: float = 0.01,
-        train_bn: bool = True,
-        path: str | PathLike[str] | None = None,
-        model_dir: str = "models",
-        callback_fns: Sequence[Callable[..., Any]] | None = None,
-        callbacks: Sequence[Any] | None = None,
-        layer_groups: Sequence[nn.Module] | None = None,
-        add_time: bool = True,
-        silent: bool = False,
-    ) -> None:
-        _refuse(true_wd=true_wd, bn_wd=bn_wd, train_bn=train_bn)
-        from cadenza.dialects.fastai.recorder import Recorder
-
-        self.data, self._module, self.opt_func, self.loss_func = DataBunch.of(data), model, opt_func, loss_func
-        self.wd, self.model_dir, self.layer_groups = wd, model_dir, layer_groups
-        self.path = Path(path) if path is not None else self.data.path
-        self.metrics = list(metrics) if isinstance(metrics, list | tuple) else [] if metrics is None else [metrics]
-        self.callbacks = list(callbacks or ())
-        self.callback_fns: list[Callable[..., Any]] = [
-            partial(Recorder, add_time=add_time, silent=silent),
-            *(callback_fns or ()),
-        ]
-        self.section = FastaiSection()
+        self, data: Any, model: nn.Module, opt_func: Callable[..., Any] = AdamW,
+        loss_func: Callable[..., Any] | None = None, metrics: Any = None, true_wd: bool = True, bn_wd: bool = True,
+        wd: float = 0.01, train_bn: bool = True, path: str | PathLike[str] | None = None, model_dir: str = "models",
+        callback_fns: Any = None, callbacks: Any = None, layer_groups: Sequence[Any] | None = None,
+        add_time: bool = True, silent: bool = False,
+    ) -> None:  # fmt: skip
+        self._opt: OptimWrapper | None = None
         self._trainer: Trainer | None = None
+        self.data, self._module, self.opt_func, self.loss_func = data, model, opt_func, loss_func
+        self.wd, self.true_wd, self.bn_wd, self.train_bn = wd, true_wd, bn_wd, train_bn
+        self.model_dir, self.add_time, self.silent = model_dir, add_time, silent
+        if self.loss_func is None:
+            self.loss_func = getattr(getattr(self.data.train_dl, "dataset", None), "loss_func", None)
+        self.layer_groups: list[Any] = listify(layer_groups) or [nn.Sequential(*flatten_model(model))]
+        self.path = Path(path) if path is not None else self.data.path
+        self.metrics = listify(metrics)
+        self.callbacks = listify(callbacks)
+        self.callback_fns = [partial(Recorder, add_time=add_time, silent=silent), *listify(callback_fns)]
+        self.section = FastaiSection(spreads=True)
         self.recorder: Recorder
 
     # What it has ------------------------------------------------------------------------------------------------------
@@ -91,18 +87,59 @@ class Learner:
 
     @property
     def opt(self) -> OptimWrapper:
-        return OptimWrapper(self.trainer._training.optimizers[0])
+        if self._opt is None:
+            self.create_opt(3e-3, self.wd)
+            assert self._opt is not None
+        return self._opt
+
+    @opt.setter
+    def opt(self, value: OptimWrapper) -> None:
+        self._opt = value
+        if self._trainer is not None:
+            self._trainer._training.optimizers[:] = [value.opt]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """New data counts from the next pass on, a new loss from the next batch on."""
+        super().__setattr__(name, DataBunch.of(value) if name == "data" else value)
+        run = self.section.run if "section" in vars(self) and self.section.is_open else None
+        if name == "loss_func" and run is not None:
+            run.criterion = value
+        if name == "data" and run is not None:
+            run.train_loader, run.val_loader = self.data.train_dl, self.data.valid_dl
+
+    def create_opt(self, lr: Any, wd: Any = 0.0) -> None:
+        """A new optimizer, without what the last one remembered, over the parameters that are trained now."""
+        options = {"wd": wd, "true_wd": self.true_wd, "bn_wd": self.bn_wd}
+        self.opt = OptimWrapper.create(self.opt_func, self.lr_range(lr), self.layer_groups, **options)
+
+    def split(self, split_on: Any) -> Learner:
+        """Makes layer groups: ``split_on`` is a function of the model, or the layers with which the groups begin."""
+        self.layer_groups = split_model(self._module, split_on(self._module) if callable(split_on) else split_on)
+        return self
+
+    def freeze_to(self, n: int) -> None:
+        """Trains the layer groups from ``n`` on; norms of the others too, unless ``train_bn`` is off."""
+        for group in self.layer_groups[:n]:
+            for layer in flatten_model(group):
+                if not (self.train_bn and isinstance(layer, bn_types)):
+                    requires_grad(layer, False)
+        for group in self.layer_groups[n:]:
+            requires_grad(group, True)
+        self.create_opt(defaults.lr, self.wd)
+
+    def freeze(self) -> None:
+        if len(self.layer_groups) < 2:
+            raise ValueError("fastai: there is one layer group, so freezing leaves nothing to train; split() first")
+        self.freeze_to(-1)
+
+    def unfreeze(self) -> None:
+        self.freeze_to(0)
 
     @property
     def trainer(self) -> Trainer:
         """The native trainer that does the work."""
         if self._trainer is None:
-            groups = [self._module] if self.layer_groups is None else self.layer_groups
-            parameters = [{"params": [p for p in group.parameters() if p.requires_grad]} for group in groups]
-            takes = inspect.signature(self.opt_func).parameters
-            decay = {"weight_decay": self.wd} if "weight_decay" in takes else {}
-            optimizer = self.opt_func(parameters, lr=3e-3, **decay)
-            self._trainer = Trainer(self._module, optimizer, self.loss_func, callbacks=[self.section])
+            self._trainer = Trainer(self._module, self.opt.opt, self.loss_func, callbacks=[self.section])
         return self._trainer
 
     def __getattr__(self, name: str) -> Any:
@@ -113,159 +150,155 @@ class Learner:
 
     # Training ---------------------------------------------------------------------------------------------------------
 
-    def fit(self, epochs: int, lr: Any = 3e-3, wd: Any = None, callbacks: Sequence[Any] | None = None) -> None:
+    def fit(self, epochs: int, lr: Any = 3e-3, wd: Any = None, callbacks: Any = None) -> None:
         """Trains for so many epochs. ``lr`` is a number, or a slice over the layer groups."""
         self.opt.lr = self.lr_range(lr)
-        if wd is not None:
-            self.opt.wd = wd
-        with _With(self, [*(fn(self) for fn in self.callback_fns), *self.callbacks, *(callbacks or ())], self.metrics):
+        self.opt.wd = self.wd if wd is None else wd
+        made = [fn(self) for fn in (*self.callback_fns, *listify(defaults.extra_callback_fns))]
+        wanted = [*self.callbacks, *made, *listify(callbacks), *listify(defaults.extra_callbacks)]
+        with self._playing(wanted, self.metrics):
             self.trainer.fit(self.data.train_dl, self.data.valid_dl, epochs=epochs)
+            if self.data.valid_dl is not None and not self.section.values["skip_validate"]:
+                self._module.eval()  # as its last pass left it
 
     def fit_one_cycle(
-        self,
-        cyc_len: int,
-        max_lr: Any = 3e-3,
-        moms: tuple[float, float] = (0.95, 0.85),
-        div_factor: float = 25.0,
-        pct_start: float = 0.3,
-        final_div: float | None = None,
-        wd: Any = None,
-        callbacks: Sequence[Any] | None = None,
-        tot_epochs: int | None = None,
-        start_epoch: int | None = None,
-    ) -> None:
+        self, cyc_len: int, max_lr: Any = 3e-3, moms: tuple[float, float] = (0.95, 0.85), div_factor: float = 25.0,
+        pct_start: float = 0.3, final_div: float | None = None, wd: Any = None, callbacks: Any = None,
+        tot_epochs: int | None = None, start_epoch: int | None = None,
+    ) -> None:  # fmt: skip
         """Trains with the learning rate and the momentum of one cycle."""
-        from cadenza.dialects.fastai.callbacks.phases import OneCycleScheduler
-
         cycle = OneCycleScheduler(
             self, self.lr_range(max_lr), moms=moms, div_factor=div_factor, pct_start=pct_start, final_div=final_div,
             tot_epochs=tot_epochs, start_epoch=start_epoch,
         )  # fmt: skip
-        self.fit(cyc_len, max_lr, wd=wd, callbacks=[*(callbacks or ()), cycle])
+        self.fit(cyc_len, max_lr, wd=wd, callbacks=[*listify(callbacks), cycle])
+
+    def fit_fc(
+        self, tot_epochs: int = 1, lr: float = 3e-3, moms: tuple[float, float] = (0.95, 0.85), start_pct: float = 0.72,
+        wd: Any = None, callbacks: Any = None,
+    ) -> None:  # fmt: skip
+        """Trains with a flat learning rate that falls along a cosine at the end."""
+        flat = FlatCosAnnealScheduler(self, lr, tot_epochs, moms=moms, start_pct=start_pct, curve="cosine")
+        self.fit(tot_epochs, lr, wd=wd, callbacks=[*listify(callbacks), flat])
 
     def lr_find(
-        self,
-        start_lr: float = 1e-7,
-        end_lr: float = 10,
-        num_it: int = 100,
-        stop_div: bool = True,
+        self, start_lr: float = 1e-7, end_lr: float = 10, num_it: int = 100, stop_div: bool = True,
         wd: float | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Sweeps over learning rates; the weights are then as before, and ``recorder.plot()`` shows the losses."""
-        from cadenza.dialects.fastai.callbacks.lr_finder import LRFinder
-
-        length = len(self.data.train_dl)  # type: ignore[arg-type]
+        length = len(self.data.train_dl)
         finder = LRFinder(self, start_lr, end_lr, num_it, stop_div)
         self.fit(-(-num_it // length), start_lr, wd=wd, callbacks=[finder])
 
     def lr_range(self, lr: Any) -> Any:
         """One learning rate for each layer group: from a number, a list, or a slice of the first and the last."""
-        groups = len(self.trainer._training.optimizers[0].param_groups)
+        groups = len(self.layer_groups)
         if not isinstance(lr, slice):
-            return lr if isinstance(lr, list | tuple) else [lr] * groups
+            return lr
         if lr.start is None:
             return [lr.stop / 10] * (groups - 1) + [lr.stop]
-        factor = (lr.stop / lr.start) ** (1 / max(1, groups - 1))
-        return [lr.start * factor**index for index in range(groups)] if groups > 1 else [lr.stop]
+        return [float(one) for one in even_mults(lr.start, lr.stop, groups)] if groups > 1 else [lr.stop]
+
+    @contextmanager
+    def _playing(self, callbacks: Sequence[Any], metrics: Sequence[Any]) -> Iterator[None]:
+        """With callbacks and metrics that take part in one call; metrics play before all others."""
+        measures = [one if hasattr(one, "on_epoch_end") else AverageMetric(one) for one in metrics]
+        for one in measures:
+            vars(one)["_place"] = METRIC_PLACE
+        self.trainer._training.criterion = self.loss_func
+        self.section.metrics = list(metrics)
+        self.section.metrics_names = [getattr(one, "name", camel2snake(type(one).__name__)) for one in measures]
+        with ExitStack() as added:
+            for one in (*measures, *callbacks):
+                self.trainer.add(one)
+                added.callback(self.trainer.remove, one)
+            yield
 
     # Measuring --------------------------------------------------------------------------------------------------------
 
-    def validate(self, dl: Any = None, callbacks: Sequence[Any] | None = None, metrics: Any = None) -> list[Any]:
+    def validate(self, dl: Any = None, callbacks: Any = None, metrics: Any = None) -> list[Any]:
         """The loss over the validation data, and the metrics."""
-        measured = self.metrics if metrics is None else list(metrics)
-        with _With(self, [*self.callbacks, *(callbacks or ())], measured):
+        measured = self.metrics if metrics is None else listify(metrics)
+        with self._playing([*self.callbacks, *listify(callbacks)], measured):
             self.trainer.validate(self.data.dl() if dl is None else dl)
             values: list[Any] = self.section.values["last_metrics"]
+        self._module.eval()
         return values
 
     def get_preds(
-        self,
-        ds_type: DatasetType = DatasetType.Valid,
-        activ: Callable[[Any], Any] | None = None,
-        with_loss: bool = False,
-        n_batch: int | None = None,
-    ) -> list[Any]:
+        self, ds_type: DatasetType = DatasetType.Valid, activ: Callable[[Any], Any] | None = None,
+        with_loss: bool = False, n_batch: int | None = None,
+    ) -> list[Any]:  # fmt: skip
         """Predictions and targets in order, and with ``with_loss`` the loss of each sample. Without ``activ``, that of
         the loss is used: softmax for a cross entropy."""
         loader = self.data.dl(ds_type)
         targets = _Targets()
-        with _With(self, [*self.callbacks, targets], ()):
+        with self._playing([*self.callbacks, targets], ()):
             outputs = self.trainer.predict(loader if n_batch is None else FirstBatches(loader, n_batch))
+        self._module.eval()
         found = torch.cat(targets.found)
-        active = ACTIVATIONS.get(type(self.loss_func), lambda values: values) if activ is None else activ
+        active = self._active if activ is None else activ
         losses = [_each(self.loss_func, outputs, found)] if with_loss else []
         return [active(outputs), found, *losses]
 
+    def dl(self, ds_type: DatasetType = DatasetType.Valid) -> Any:
+        return self.data.dl(ds_type)
+
+    def pred_batch(self, ds_type: DatasetType = DatasetType.Valid, batch: Any = None) -> Any:
+        """Predictions for a batch, by default the first of the loader."""
+        with self._playing((), ()):
+            return self._active(self.trainer.predict([batch or self.data.one_batch(ds_type)]))
+
+    def _active(self, outputs: Any) -> Any:
+        loss = self.loss_func.func if isinstance(self.loss_func, FlattenedLoss) else self.loss_func
+        return ACTIVATIONS.get(type(loss), lambda values: values)(outputs)
+
     # State ------------------------------------------------------------------------------------------------------------
 
-    def save(self, file: str, return_path: bool = False, with_opt: bool = True) -> Path | None:
-        """Writes the weights, and with ``with_opt`` the optimizer, to ``<path>/<model_dir>/<file>.pth``; on rank 0."""
+    def save(self, file: Any, return_path: bool = False, with_opt: bool = True) -> Any:
+        """Writes the weights, and with ``with_opt`` the optimizer, to ``<path>/<model_dir>/<file>.pth``, or to an open
+        file; on rank 0."""
         path = self._file(file)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(path, Path):
+            path.parent.mkdir(parents=True, exist_ok=True)
         weights = self._module.state_dict()
         state = {"model": weights, "opt": self.opt.opt.state_dict()} if with_opt else weights
         if not self.section.is_open or self.section.run.is_main:
             torch.save(state, path)
         return path if return_path else None
 
-    def load(self, file: str, with_opt: bool | None = None, strict: bool = True) -> Learner:
-        """Takes back what ``save`` wrote. No pickle is executed."""
+    def load(
+        self, file: Any, device: Any = None, strict: bool = True, with_opt: bool | None = None, purge: bool = True,
+        remove_module: bool = False,
+    ) -> Learner:  # fmt: skip
+        """Restores what ``save`` wrote. No pickle is executed. The model stays on its device, and nothing needs to be
+        purged, so ``device`` and ``purge`` change nothing."""
         state = torch.load(self._file(file), map_location="cpu", weights_only=True)
+        if remove_module:
+            state = {name.removeprefix("module."): value for name, value in state.items()}
         whole = set(state) == {"model", "opt"}
         self._module.load_state_dict(state["model"] if whole else state, strict=strict)
         if whole and with_opt is not False:
             self.opt.opt.load_state_dict(state["opt"])
         return self
 
-    def _file(self, file: str) -> Path:
-        return self.path / self.model_dir / f"{file}.pth"
+    def _file(self, file: Any) -> Any:
+        return file if hasattr(file, "seek") else self.path / self.model_dir / f"{file}.pth"
 
     # Callbacks by a word ----------------------------------------------------------------------------------------------
 
     def clip_grad(self, clip: float = 0.1) -> Learner:
-        from cadenza.dialects.fastai.train import GradientClipping
-
-        self.callback_fns.append(partial(GradientClipping, clip=clip))
-        return self
+        return self._with(GradientClipping, clip=clip)
 
     def mixup(self, alpha: float = 0.4, stack_x: bool = False, stack_y: bool = True) -> Learner:
-        from cadenza.dialects.fastai.callbacks.mixup import MixUpCallback
-
-        self.callback_fns.append(partial(MixUpCallback, alpha=alpha, stack_x=stack_x, stack_y=stack_y))
-        return self
+        return self._with(MixUpCallback, alpha=alpha, stack_x=stack_x, stack_y=stack_y)
 
     def to_fp16(self, **options: Any) -> Learner:
-        from cadenza.dialects.fastai.callbacks.fp16 import MixedPrecision
+        return self._with(MixedPrecision, **options)
 
-        self.callback_fns.append(partial(MixedPrecision, **options))
+    def _with(self, kind: Callable[..., Any], **options: Any) -> Learner:
+        self.callback_fns.append(partial(kind, **options))
         return self
-
-
-class _With:
-    """Callbacks and metrics that take part in one call; metrics play before all others."""
-
-    def __init__(self, learn: Learner, callbacks: Sequence[Any], metrics: Sequence[Any]) -> None:
-        measures = [one if hasattr(one, "on_epoch_end") else AverageMetric(one) for one in metrics]
-        for one in measures:
-            vars(one)["_place"] = -90
-        self.learn, self.wanted = learn, [*measures, *callbacks]
-        names = [getattr(one, "name", camel2snake(type(one).__name__)) for one in measures]
-        learn.section.metrics = measures
-        learn.section.metrics_names = ["epoch", "train_loss", "valid_loss", *names]
-        self.added: list[Any] = []
-
-    def __enter__(self) -> None:
-        try:
-            for one in self.wanted:
-                self.learn.trainer.add(one)
-                self.added.append(one)
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        for one in self.added:
-            self.learn.trainer.remove(one)
 
 
 class _Targets(Native):
@@ -287,12 +320,3 @@ def _each(loss_func: Any, outputs: Any, targets: Any) -> Any:
         return loss_func(outputs, targets)
     finally:
         loss_func.reduction = before
-
-
-def _refuse(**given: bool) -> None:
-    for name, value in given.items():
-        if value is not True:
-            raise ValueError(
-                f"fastai: {name}={value!r} is not carried: weight decay is that of the optimizer, and what is trained "
-                "is said by requires_grad; give an opt_func with parameter groups of your own"
-            )

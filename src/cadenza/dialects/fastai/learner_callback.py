@@ -5,10 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from cadenza.data import to_device
-from cadenza.dialects.fastai.callback import Callback, camel2snake
+from cadenza.dialects.fastai.callback import Callback
+from cadenza.dialects.fastai.core import camel2snake
+from cadenza.dialects.fastai.torch_core import to_cpu
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner
@@ -24,15 +23,20 @@ class LearnerCallback(Callback):
 
     def __init__(self, learn: Learner) -> None:
         vars(self)["_learn"] = weakref.ref(learn)
-        self.exclude: tuple[str, ...] = ("_learn", "_section", "exclude")  # type: ignore[misc]
+        self.exclude: list[str] = ["_learn", "_section", "exclude", "not_min"]  # type: ignore[misc]
+        self.not_min: list[str] = []  # type: ignore[misc]
         vars(learn)[self.cb_name] = self
 
     @property
-    def learn(self) -> Learner:
+    def learn(self) -> Any:
         found: Learner | None = vars(self)["_learn"]()
         if found is None:
             raise ReferenceError(f"fastai: the Learner of {type(self).__name__} is gone")
         return found
+
+    @learn.setter
+    def learn(self, value: Any) -> None:
+        vars(self)["_learn"] = weakref.ref(value)
 
     @property
     def cb_name(self) -> str:
@@ -48,5 +52,4 @@ class RecordOnCPU(Callback):
     """Keeps the last input and target in main memory, as ``input`` and ``target``."""
 
     def on_batch_begin(self, last_input: Any, last_target: Any, **kwargs: Any) -> None:
-        cpu = torch.device("cpu")
-        self.input, self.target = to_device(last_input, cpu), to_device(last_target, cpu)
+        self.input, self.target = to_cpu(last_input), to_cpu(last_target)

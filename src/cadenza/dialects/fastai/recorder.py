@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 
+from cadenza.callbacks.figures import new_figure
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
 
 if TYPE_CHECKING:
@@ -23,19 +25,21 @@ class Recorder(LearnerCallback):
         super().__init__(learn)
         self.add_time, self.silent = add_time, silent
         self.no_val = False
-        self._added: list[str] = []
 
     def on_train_begin(self, pbar: Any, metrics_names: list[str], **kwargs: Any) -> None:
-        self.pbar, self.start = pbar, time.time()
-        self.names = [*metrics_names, *(["time"] if self.add_time else [])]
-        self.metrics_names = metrics_names[3:]
-        self._added = []
+        self.pbar, self.start_epoch = pbar, time.time()
+        self.metrics_names = [*metrics_names, *vars(self).pop("_added_met_names", ())]
+        losses = ["train_loss"] if self.no_val else ["train_loss", "valid_loss"]
+        self.names = ["epoch", *losses, *self.metrics_names, *(["time"] if self.add_time else [])]
         self.lrs: list[float] = []
         self.moms: list[float | None] = []
         self.losses: list[Any] = []
-        self.val_losses: list[float] = []
+        self.val_losses: list[float | None] = []
         self.metrics: list[list[float]] = []
         self.nb_batches: list[int] = []
+
+    def on_epoch_begin(self, **kwargs: Any) -> None:
+        self.start_epoch = time.time()
 
     def on_batch_begin(self, train: bool, **kwargs: Any) -> None:
         if train:
@@ -49,26 +53,20 @@ class Recorder(LearnerCallback):
         self, epoch: int, num_batch: int, smooth_loss: Any = None, last_metrics: Any = None, **kwargs: Any
     ) -> None:
         self.nb_batches.append(num_batch)
-        values = [None if value is None else float(value) for value in last_metrics]  # who shows numbers waits
-        if values[0] is not None:
-            self.val_losses.append(values[0])
+        values = [None if value is None else np.float64(value) for value in last_metrics]  # who shows numbers waits
+        self.val_losses.append(values[0])
+        if len(values) > 1:
             self.metrics.append([value for value in values[1:] if value is not None])
-        for name, value in zip([*self.metrics_names, *self._added], values[1:], strict=False):
+        for name, value in zip(self.metrics_names, values[1:], strict=False):
             if value is not None:
                 self._section.run.log(f"val/{name}", value)
         if not self.silent:
             self.format_stats([epoch, smooth_loss, *values])
 
-    @property
-    def _section(self) -> Any:
-        return vars(self)["_section"]
-
     def add_metric_names(self, names: list[str]) -> None:
-        """Names of columns that a callback adds to ``last_metrics``; to be called in its ``on_train_begin``."""
-        self._added += names
-        self.names[3 + len(self.metrics_names) + len(self._added) - len(names) : len(self.names) - self.add_time] = (
-            names
-        )
+        """Names of columns that a callback adds to ``last_metrics``. It calls this in its ``on_train_begin``, and its
+        ``_order`` is below -10, that of the recorder."""
+        self._added_met_names = [*vars(self).get("_added_met_names", ()), *names]
 
     def format_stats(self, stats: list[Any]) -> None:
         """Writes one line of the table."""
@@ -76,9 +74,7 @@ class Recorder(LearnerCallback):
             self.pbar.write(self.names, table=True)
         words = ["#na#" if one is None else str(one) if isinstance(one, int) else f"{float(one):.6f}" for one in stats]
         if self.add_time:
-            minutes, seconds = divmod(int(time.time() - self.start), 60)
-            words.append(f"{minutes:02d}:{seconds:02d}")
-            self.start = time.time()
+            words.append(format_time(time.time() - self.start_epoch))
         self.pbar.write(words, table=True)
 
     # Pictures ---------------------------------------------------------------------------------------------------------
@@ -92,12 +88,14 @@ class Recorder(LearnerCallback):
         """The smoothed loss of each batch, and the validation loss of each epoch."""
         losses = [float(loss) for loss in self.losses][skip_start : len(self.losses) - skip_end or None]
         ends = [sum(self.nb_batches[: index + 1]) for index in range(len(self.nb_batches))]
-        return _figure("batches processed", {"train": losses}, {"validation": (ends, self.val_losses)})
+        measured = [(end, loss) for end, loss in zip(ends, self.val_losses, strict=False) if loss is not None]
+        pairs = {"validation": ([end for end, _ in measured], [loss for _, loss in measured])}
+        return _figure("batches processed", {"train": losses}, pairs)
 
     def plot_metrics(self, **_: Any) -> Any:
         """Each metric over the epochs."""
         columns = list(zip(*self.metrics, strict=False))
-        return _figure("epoch", dict(zip([*self.metrics_names, *self._added], columns, strict=False)))
+        return _figure("epoch", dict(zip(self.metrics_names, columns, strict=False)))
 
     def plot(self, skip_start: int = 10, skip_end: int = 5, **_: Any) -> Any:
         """The losses over the learning rates, after ``lr_find``."""
@@ -108,10 +106,12 @@ class Recorder(LearnerCallback):
         return figure
 
 
-def _figure(across: str, lines: dict[str, Any], pairs: dict[str, Any] | None = None) -> Any:
-    from matplotlib.figure import Figure
+def format_time(seconds: float) -> str:
+    return f"{int(seconds) // 60:02d}:{int(seconds) % 60:02d}"
 
-    figure = Figure(layout="constrained")
+
+def _figure(across: str, lines: dict[str, Any], pairs: dict[str, Any] | None = None) -> Any:
+    figure = new_figure(6.4, 4.8)
     axes = figure.subplots()
     for name, values in lines.items():
         axes.plot(values, label=name)

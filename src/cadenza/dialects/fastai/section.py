@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 
 from cadenza.dialects.adapter import Adapter, Player, Section
@@ -18,6 +20,21 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 _BETA = 0.98
+METRIC_PLACE = -1000
+"""Metrics are called before all callbacks, and in validation alone."""
+
+
+class Spread:
+    """A loss that gets each of several targets as an argument."""
+
+    def __init__(self, loss: Any) -> None:
+        self.loss = loss
+
+    def __call__(self, output: Any, target: Any) -> Any:
+        return self.loss(output, *(target if isinstance(target, list | tuple) else [target]))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["loss"], name)
 
 
 class State(Facade, dialect=DIALECT):
@@ -42,15 +59,15 @@ class FastaiSection(Section):
     facade_class = State
     stages = frozenset({"train", "val", "pred"})
 
-    def __init__(self) -> None:
+    def __init__(self, spreads: bool = False) -> None:
         super().__init__()
+        self.spreads = spreads  # a Learner spreads a list of inputs over its model, one of targets over its loss
         self.values: dict[str, Any] = {}
         self.metrics: list[Any] = []
-        self.metrics_names: list[str] = ["epoch", "train_loss", "valid_loss"]
+        self.metrics_names: list[str] = []
         self.pbar = Bar()
         self.adapters: weakref.WeakSet[Adapter] = weakref.WeakSet()
         self._optimizer: OptimWrapper | None = None
-        self._owed = _Owed(self)
         self._first_epoch = self._first_batch = self._seen = 0
         self._moving: Tensor | None = None
         self._restored = False
@@ -76,8 +93,9 @@ class FastaiSection(Section):
             "before_train_iter": self._begin_batch,
             "before_val_iter": self._begin_batch,
             "before_pred_iter": self._begin_batch,
-            "around_train_iter": lambda run: self._owed,
+            "around_train_iter": self._owed,
             "after_forward": self._answered,
+            **({"before_forward": self._spread_inputs, "before_loss": self._spread} if self.spreads else {}),
             "after_loss": self._lost,
             "before_backward": self._before_backward,
             "after_backward": self._after_backward,
@@ -99,15 +117,8 @@ class FastaiSection(Section):
         self._restored = False
         epochs = 1 if run.num_epochs is None else run.num_epochs - self._first_epoch
         self.values.clear()
-        self.values.update(
-            epoch=0,
-            iteration=0,
-            num_batch=0,
-            skip_validate=False,
-            n_epochs=epochs,
-            pbar=self.pbar,
-            metrics=self.metrics,
-        )
+        self.values.update(dict.fromkeys(("epoch", "iteration", "num_batch"), 0), skip_validate=False)
+        self.values.update(n_epochs=epochs, pbar=self.pbar, metrics=self.metrics)
 
     def _jump(self, run: Run) -> None:
         """Every on_train_begin was called: if one returned an epoch, training begins there."""
@@ -116,6 +127,9 @@ class FastaiSection(Section):
             run.clock.epochs += epoch
             for member in self.members:
                 member.foreign.jump_to_epoch(epoch)  # type: ignore[attr-defined]
+
+    def epochs_done(self, run: Run) -> int:
+        return run.clock.epochs - self._first_epoch
 
     def _begin_epoch(self, run: Run) -> None:
         self.values.update(epoch=run.epoch - self._first_epoch, num_batch=0, stop_training=False)
@@ -136,6 +150,15 @@ class FastaiSection(Section):
 
     def _answered(self, run: Run) -> None:
         self.values["last_output"] = run.output
+
+    def _spread_inputs(self, run: Run) -> None:
+        inputs = run.inputs
+        if isinstance(inputs, list | tuple) and len(run.batch) == 2:
+            run.batch = (*inputs, run.targets)
+
+    def _spread(self, run: Run) -> None:
+        if isinstance(run.targets, list | tuple) and not isinstance(run.criterion, Spread):
+            run.criterion = Spread(run.criterion)
 
     def _lost(self, run: Run) -> None:
         """The loss is there: it and its fading mean are shown from now on. No device is waited for."""
@@ -166,8 +189,9 @@ class FastaiSection(Section):
             self.step_ended = True
             self.call("on_step_end", run)
 
-    def settle(self, run: Run) -> None:
+    def _owed(self, run: Run) -> Iterator[None]:
         """At the end of an iteration: the hooks that the original calls although their action was skipped."""
+        yield
         if "forward" in run.skipped or "loss" in run.skipped:
             return
         if not self.backward_ended:
@@ -188,10 +212,10 @@ class FastaiSection(Section):
 
     def _end_validation(self, run: Run) -> None:
         if run.mode == "validate":
-            self.values["last_metrics"] = [run.metrics.get("val/loss")]
+            self.values["last_metrics"] = [np.float64(run.metrics["val/loss"])]
 
     def _end_epoch(self, run: Run) -> None:
-        self.values["last_metrics"] = [run.metrics["val/loss"] if run.measured("val/loss") else None]
+        self.values["last_metrics"] = [np.float64(run.metrics["val/loss"]) if run.measured("val/loss") else None]
         if self.values["stop_training"]:
             run.stop("stop_training")
 
@@ -220,17 +244,3 @@ class FastaiSection(Section):
     def take(self, member: Adapter, hook: str, result: Any, run: Run, *, late: bool = False) -> None:
         """Does what a hook returned. ``late``: its action is over."""
         take(self.values, member, hook, result, run, late)
-
-
-class _Owed:
-    """Held around each training iteration, to call at its end what is owed."""
-
-    def __init__(self, section: FastaiSection) -> None:
-        self.section = section
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.section.settle(self.section.run)

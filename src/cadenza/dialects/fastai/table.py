@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 from cadenza.dialects.table import Ask, Attribute, Dialect, Hook
 
 _MODULE = "cadenza.dialects.fastai"
@@ -56,12 +60,8 @@ ATTRIBUTES = (
     Attribute("smooth_loss", "", "The mean of the losses with weights that fade by 0.98, without bias."),
     Attribute("last_metrics", "", "The validation loss, or None, and what the metrics added."),
     Attribute("train", "", "Whether the last batch was one of training."),
-    Attribute("stop_training", "", "See requests."),
-    Attribute("stop_epoch", "", "See requests."),
-    Attribute("skip_validate", "", "See requests."),
-    Attribute("skip_bwd", "", "See requests."),
-    Attribute("skip_step", "", "See requests."),
-    Attribute("skip_zero", "", "See requests."),
+    *(Attribute(flag, "", "See requests.")
+      for flag in ("stop_training", "stop_epoch", "skip_validate", "skip_bwd", "skip_step", "skip_zero")),
     Attribute("exception", "error", "Only in on_train_end: the exception, or False."),
     Attribute("self.model", "model", "In a callback that has none of its own. Assigning it replaces what the run "
               "calls, until the end of training."),
@@ -77,12 +77,14 @@ REQUESTS = (
     Ask("{'skip_step': True}", ("skip_step",), "Once asked, it is not taken back by a later False."),
     Ask("{'skip_zero': True}", ("skip_zero_grad",), "The gradients stay, and nothing steps on them by itself."),
     Ask("return True", ("end_epoch", "skip_batch", "skip_backward", "skip_step", "skip_zero_grad"),
-        "The blog's skip: which of them, the hook decides. From any other hook it is refused."),
+        "The blog's skip: which of them, the hook decides. From on_batch_end and on_epoch_end it has no effect, as in "
+        "the blog's loop; from any other hook it raises an error."),
 )  # fmt: skip
 
 _GAN = "a GAN has two steps in an iteration; examples/22_gan.py shows one with a main callback"
 _RANKS = "processes are started around the script: cadenza launch, torchrun, or cadenza.launch(...)"
-_ZOO = "models, transforms and datasets of the library are not carried, its training loop is"
+_METHOD = "a method of the Learner does this"
+ZOO = "models, transforms and datasets of the library are not carried, nor most of its helpers; its training loop is"
 REFUSED = {
     "GANTrainer": _GAN,
     "FixedGANSwitcher": _GAN,
@@ -90,7 +92,7 @@ REFUSED = {
     "GANDiscriminativeLR": _GAN,
     "CycleGANTrainer": "CycleGAN is not carried",
     "GANTensorboardWriter": _GAN,
-    "ImageGenTensorboardWriter": _ZOO,
+    "ImageGenTensorboardWriter": ZOO,
     "DistributedTrainer": _RANKS,
     "DistributedRecorder": _RANKS,
     "to_distributed": _RANKS,
@@ -98,56 +100,38 @@ REFUSED = {
     "load_learner": "an exported Learner is a pickle; make the Learner anew and load() its weights",
     "export": "it would be a pickle; save() writes the weights",
     "purge": "nothing needs to be purged",
-    "freeze_to": "set requires_grad, or use cadenza.callbacks.Freeze",
-    "split": "give the optimizer parameter groups of its own: opt_func is a function of parameters",
-    "fit_fc": "give FlatCosAnnealScheduler to fit: learn.fit(n, callbacks=[FlatCosAnnealScheduler(learn)])",
     "predict": "call the model, or get_preds() over a loader",
-    "pred_batch": "call the model on the batch, or get_preds() over a loader",
     "destroy": "nothing needs to be destroyed",
     "summary": "use model_summary(learn) of fastai.callbacks.hooks, or cadenza.callbacks.ModelSummary",
+    **dict.fromkeys(("fit", "loss_batch", "train_epoch", "validate", "get_preds"), _METHOD),
     "CallbackHandler": "the plan of cadenza.Trainer takes its place; trainer.explain() prints who plays where",
-    "MultiLabelFbeta": "compute it in a Callback of your own, or with cadenza.callbacks.Metrics",
-    "unfreeze": "set requires_grad, or use cadenza.callbacks.Freeze",
-    "freeze": "set requires_grad, or use cadenza.callbacks.Freeze",
-    "fastai.vision": _ZOO,
-    "fastai.text": _ZOO,
-    "fastai.tabular": _ZOO,
-    "fastai.collab": _ZOO,
-    "fastai.widgets": _ZOO,
-    "fastai.distributed": _RANKS,
+    "fastai.vision.all": "it belongs to fastai v2; this dialect carries v1",
+    "fastai.widgets": ZOO,
 }
 
+STAR: dict[str, Any] = json.loads((Path(__file__).parent / "star_names.json").read_text(encoding="utf-8"))
+"""What star imports of the original bring: ``modules``, some under another name; ``names`` by module; ``types`` that
+stand in annotations alone; and what is ``absent``: using that says so, and so does using a name of a package that is
+not installed. ``elsewhere`` is absent too, but only the star imports of ``stars`` bring it, which are of modules that
+bring less than all; ``paths`` are the modules of the library that have no file here."""
 _PACKAGE = {
-    "csv_logger": "csv_logger",
-    "flat_cos_anneal": "phases",
-    "fp16": "fp16",
-    "general_sched": "phases",
-    "hooks": "hooks",
-    "loss_metrics": "loss_metrics",
-    "lr_finder": "lr_finder",
+    **{
+        one: one
+        for one in ("csv_logger", "fp16", "hooks", "loss_metrics", "lr_finder", "misc", "mixup", "rnn", "tracker")
+    },
+    **dict.fromkeys(("flat_cos_anneal", "general_sched", "one_cycle"), "phases"),
+    **dict.fromkeys(("oversampling", "undersampling"), "sampling"),
+    **dict.fromkeys(("mlflow", "tensorboard"), "trackers"),
     "mem": "memory",
-    "misc": "misc",
-    "mixup": "mixup",
-    "mlflow": "trackers",
-    "one_cycle": "phases",
-    "oversampling": "sampling",
-    "rnn": "rnn",
-    "tensorboard": "trackers",
-    "tracker": "tracker",
 }
 
 DIALECT = Dialect(
-    name="fastai",
-    original="fastai v1 (fastai 1.0.61) and its simplification in a blog",
-    handed="kwargs",
-    hooks=HOOKS,
-    attributes=ATTRIBUTES,
-    requests=REQUESTS,
-    refused=REFUSED,
+    "fastai", "fastai v1 (fastai 1.0.61) and its simplification in a blog", "kwargs",
+    HOOKS, ATTRIBUTES, REQUESTS, REFUSED,
     prefixes=("on_",),
     modules={
-        "fastai": _MODULE,
-        "fastai.basics": _MODULE,
+        "fastai": f"{_MODULE}.basics",
+        **{f"fastai.{part}": f"{_MODULE}.basics" for part in STAR["paths"]},
         "fastai.basic_train": f"{_MODULE}.basic_train",
         "fastai.basic_data": f"{_MODULE}.data",
         "fastai.callback": f"{_MODULE}.callback",
@@ -157,4 +141,6 @@ DIALECT = Dialect(
         **{f"fastai.callbacks.{name}": f"{_MODULE}.callbacks.{module}" for name, module in _PACKAGE.items()},
     },
     real=("fastai",),
-)
+    names=f"{_MODULE}.basics",
+    stars={f"fastai.{path}": names for path, names in STAR["stars"].items()},
+)  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.fastai.torch_core import set_bn_eval
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner
@@ -68,9 +69,7 @@ class BnFreeze(LearnerCallback):
     """Keeps batch-norm statistics as they are, where their weights are not trained."""
 
     def on_epoch_begin(self, **kwargs: Any) -> None:
-        for module in self.learn._module.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.weight.requires_grad:
-                module.eval()
+        set_bn_eval(self.learn._module)
 
 
 class ShowGraph(LearnerCallback):

@@ -10,17 +10,6 @@ from cadenza.dialects.orca.runner import Runner
 from cadenza.dialects.orca.table import DIALECT
 
 __all__ = [
-    "DIALECT",
-    "Callback",
-    "Estimator",
-    "MainCallBack",
-    "MainCallback",
-    "MaxstepsCallback",
-    "ModelCheckpoint",
-    "Runner",
-    "TensorBoardCallback",
-    "TqdmCallback",
-    "WandbLoggerCallback",
-    "is_tqdm_exists",
-    "make_only_mainCallback",
-]
+    "DIALECT", "Callback", "Estimator", "MainCallBack", "MainCallback", "MaxstepsCallback", "ModelCheckpoint", "Runner",
+    "TensorBoardCallback", "TqdmCallback", "WandbLoggerCallback", "is_tqdm_exists", "make_only_mainCallback",
+]  # fmt: skip

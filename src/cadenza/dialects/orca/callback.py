@@ -8,14 +8,24 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from cadenza.dialects.adapter import Adapter, Foreign
 from cadenza.dialects.orca.main import MainAdapter, OrcaAdapter, default_forward, default_loss
+from cadenza.dialects.orca.metrics import squeezed
 from cadenza.dialects.orca.runner import Runner
 from cadenza.dialects.orca.section import OrcaSection
 from cadenza.dialects.orca.table import DIALECT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Callback", "MainCallBack", "MainCallback", "make_only_mainCallback"]
+
+
+def calling(name: str) -> Callable[[Any, Runner], None]:
+    """A hook that calls another one unless it is overridden."""
+
+    def call(self: Any, runner: Runner) -> None:
+        getattr(self, name)(runner)
+
+    return call
 
 
 class Callback(Foreign):
@@ -38,59 +48,24 @@ class Callback(Foreign):
     section_class = OrcaSection
     adapter_class = OrcaAdapter
 
-    def before_run(self, runner: Runner) -> None:
-        self.on_run_begin(runner)
-
-    def after_run(self, runner: Runner) -> None:
-        self.on_run_end(runner)
-
-    def before_epoch(self, runner: Runner) -> None:
-        self.on_epoch_begin(runner)
-
-    def after_epoch(self, runner: Runner) -> None:
-        self.on_epoch_end(runner)
-
-    def before_iter(self, runner: Runner) -> None:
-        self.on_iter_begin(runner)
-
-    def after_iter(self, runner: Runner) -> None:
-        self.on_iter_end(runner)
-
-    def before_train_epoch(self, runner: Runner) -> None:
-        self.before_epoch(runner)
-
-    def after_train_epoch(self, runner: Runner) -> None:
-        self.after_epoch(runner)
-
-    def before_train_iter(self, runner: Runner) -> None:
-        self.before_iter(runner)
-
-    def after_train_iter(self, runner: Runner) -> None:
-        self.after_iter(runner)
-
-    def before_val_epoch(self, runner: Runner) -> None:
-        self.before_epoch(runner)
-
-    def after_val_epoch(self, runner: Runner) -> None:
-        self.after_epoch(runner)
-
-    def before_val_iter(self, runner: Runner) -> None:
-        self.before_iter(runner)
-
-    def after_val_iter(self, runner: Runner) -> None:
-        self.after_iter(runner)
-
-    def before_pred_epoch(self, runner: Runner) -> None:
-        self.before_epoch(runner)
-
-    def after_pred_epoch(self, runner: Runner) -> None:
-        self.after_epoch(runner)
-
-    def before_pred_iter(self, runner: Runner) -> None:
-        self.before_iter(runner)
-
-    def after_pred_iter(self, runner: Runner) -> None:
-        self.after_iter(runner)
+    before_run = calling("on_run_begin")
+    after_run = calling("on_run_end")
+    before_epoch = calling("on_epoch_begin")
+    after_epoch = calling("on_epoch_end")
+    before_iter = calling("on_iter_begin")
+    after_iter = calling("on_iter_end")
+    before_train_epoch = calling("before_epoch")
+    after_train_epoch = calling("after_epoch")
+    before_train_iter = calling("before_iter")
+    after_train_iter = calling("after_iter")
+    before_val_epoch = calling("before_epoch")
+    after_val_epoch = calling("after_epoch")
+    before_val_iter = calling("before_iter")
+    after_val_iter = calling("after_iter")
+    before_pred_epoch = calling("before_epoch")
+    after_pred_epoch = calling("after_epoch")
+    before_pred_iter = calling("before_iter")
+    after_pred_iter = calling("after_iter")
 
     def on_run_begin(self, runner: Runner) -> None: ...
     def on_run_end(self, runner: Runner) -> None: ...
@@ -125,7 +100,7 @@ class MainCallback(Callback):
     def on_iter_backward(self, runner: Runner) -> None:
         """Clears the gradients, computes them, and steps the first optimizer."""
         runner.optimizer.zero_grad()
-        runner.loss.backward()  # type: ignore[no-untyped-call]
+        runner.loss.backward()
         runner.optimizer.step()
 
     def on_lr_adjust(self, runner: Runner) -> None:
@@ -134,20 +109,14 @@ class MainCallback(Callback):
         if scheduler is not None and not isinstance(scheduler, ReduceLROnPlateau):
             scheduler.step()
 
-    def on_train_forward(self, runner: Runner) -> None:
-        self.on_iter_forward(runner)
-
-    def on_val_forward(self, runner: Runner) -> None:
-        self.on_iter_forward(runner)
+    on_train_forward = calling("on_iter_forward")
+    on_val_forward = calling("on_iter_forward")
 
     def on_pred_forward(self, runner: Runner) -> None:
         """Calls the model; trailing dimensions of size 1 are squeezed away."""
         batch: Any = runner.batch
         features = batch if isinstance(batch, list | tuple) else (batch,)
-        output = runner.model(*(features[:-1] if len(features) > 1 else features))
-        while output.dim() > 1 and output.shape[-1] == 1:
-            output = output.squeeze(-1)
-        runner.output = output
+        runner.output = squeezed(runner.model(*(features[:-1] if len(features) > 1 else features)))
 
 
 MainCallBack = MainCallback

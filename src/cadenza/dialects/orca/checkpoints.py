@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from cadenza.callbacks.folders import write_whole
+
+__all__ = [
+    "exists", "get_remote_file_to_local", "is_file", "is_local_path", "listdir", "makedirs", "put_local_file_to_remote",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from cadenza.training import Training
@@ -19,7 +25,8 @@ def state_of(training: Training, *, weights_only: bool = False) -> dict[str, Any
     state: dict[str, Any] = {"epoch": training.clock.epochs, "models": [training.module.state_dict()]}
     if not weights_only:
         state["optimizers"] = [optimizer.state_dict() for optimizer in training.optimizers]
-        state["schedulers"] = [scheduler.state_dict() for scheduler in training.schedulers]
+        if training.schedulers:
+            state["schedulers"] = [scheduler.state_dict() for scheduler in training.schedulers]
     return state
 
 
@@ -33,37 +40,44 @@ def take_state(training: Training, state: dict[str, Any]) -> None:
 
 
 def save_file(path: str | os.PathLike[str], state: Any) -> None:
-    """Writes to a new file beside ``path`` and then puts it there, so that a crash leaves no half."""
-    if _is_remote(path):
-        with _open(path, "wb") as file:
-            torch.save(state, file)
-        return
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(state, part := target.with_name(target.name + ".part"))
-    os.replace(part, target)
+    """Writes a file whole or not at all."""
+    torch.save(state, content := BytesIO())
+    if is_local_path(path):
+        write_whole(Path(path), content.getvalue())
+    else:
+        with import_module("fsspec").open(os.fspath(path), "wb") as file:
+            file.write(content.getvalue())
 
 
 def load_file(path: str | os.PathLike[str]) -> Any:
     """Reads tensors and plain values; no pickle is executed."""
-    with _open(path, "rb") as file:
+    with import_module("fsspec").open(os.fspath(path), "rb") as file:
         return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def remove_file(path: str | os.PathLike[str]) -> None:
-    if _is_remote(path):
-        filesystem, inside = import_module("fsspec").core.url_to_fs(os.fspath(path))
-        filesystem.rm(inside, recursive=True)
-    else:
-        Path(path).unlink()
+def reach(path: str | os.PathLike[str]) -> Any:
+    """The file system behind ``path``."""
+    return import_module("fsspec").core.url_to_fs(os.fspath(path))[0]
 
 
-def _is_remote(path: str | os.PathLike[str]) -> bool:
-    return "://" in os.fspath(path)
+def _asks(method: str) -> Any:
+    return lambda path: getattr(reach(path), method)(os.fspath(path))
 
 
-def _open(path: str | os.PathLike[str], mode: str) -> AbstractContextManager[Any]:
-    if _is_remote(path):
-        remote: AbstractContextManager[Any] = import_module("fsspec").open(os.fspath(path), mode)
-        return remote
-    return open(path, mode)
+remove_file, exists, is_file, makedirs = (_asks(method) for method in ("rm", "exists", "isfile", "makedirs"))
+
+
+def listdir(path: str) -> list[str]:
+    return sorted(os.path.basename(name.rstrip("/")) for name in reach(path).ls(path, detail=False))
+
+
+def is_local_path(path: str | os.PathLike[str]) -> bool:
+    return "://" not in os.fspath(path)
+
+
+def put_local_file_to_remote(local_path: str, remote_path: str) -> None:
+    reach(remote_path).put(local_path, remote_path)
+
+
+def get_remote_file_to_local(remote_path: str, local_path: str) -> None:
+    reach(remote_path).get(remote_path, local_path)

@@ -18,7 +18,7 @@ from cadenza.distributed import launch
 
 __all__ = ["Estimator"]
 
-BACKENDS = {"local": "local", "ray": "ray", "spark": "spark"}
+BACKENDS = ("local", "ray", "spark")
 
 
 class Estimator(metaclass=FrontDoor):
@@ -40,7 +40,7 @@ class Estimator(metaclass=FrontDoor):
 
     def __init__(self, spec: Spec, backend: str, workers: int) -> None:
         self.spec, self.backend, self.workers = spec, backend, workers
-        self._session: Session | None = Session(spec) if self._is_here else None
+        self._session: Session | None = Session(spec) if (backend, workers) == ("local", 1) else None
         self._state: dict[str, Any] | None = None
 
     @classmethod
@@ -79,10 +79,6 @@ class Estimator(metaclass=FrontDoor):
         del model_dir, log_to_driver  # state and output of workers come back by themselves
         return cls(spec, backend, workers_per_node)
 
-    @staticmethod
-    def from_mmcv(**_: Any) -> Estimator:
-        raise NotImplementedError(DIALECT.not_carried("from_mmcv", "function", ()))
-
     # The work -------------------------------------------------------------------------------------------------------
 
     def fit(
@@ -99,14 +95,13 @@ class Estimator(metaclass=FrontDoor):
         callbacks: Sequence[Any] | None = None,
     ) -> list[Any]:
         """The statistics of each epoch. ``batch_size`` is that of all workers together. The list of callbacks is not
-        changed. With ``reduce_results=False``, a list of them for each worker."""
+        changed. With ``reduce_results=False``, a list of all workers' for each epoch."""
         _refuse_columns(feature_cols, label_cols)
-        found: list[Any] = self._do(
-            "fit", callbacks, reduce_results,
-            data=data, epochs=epochs, max_steps=max_steps, batch_size=self._share(batch_size), profile=profile,
-            validation_data=validation_data,
+        found: list[list[Any]] = self._do(
+            "fit", callbacks, data=data, epochs=epochs, steps=max_steps, batch_size=self._share(batch_size),
+            profile=profile, valid=validation_data,
         )  # fmt: skip
-        return found
+        return found[0] if reduce_results else [list(rows) for rows in zip(*found, strict=True)]
 
     def evaluate(
         self,
@@ -121,10 +116,10 @@ class Estimator(metaclass=FrontDoor):
     ) -> Any:
         """Loss and metrics over the data, or over the first ``num_steps`` batches."""
         _refuse_columns(feature_cols, label_cols)
-        return self._do(
-            "evaluate", callbacks, reduce_results,
-            data=data, batch_size=self._share(batch_size), num_steps=num_steps, profile=profile,
-        )  # fmt: skip
+        found = self._do(
+            "evaluate", callbacks, data=data, batch_size=self._share(batch_size), num_steps=num_steps, profile=profile
+        )
+        return found[0] if reduce_results else found
 
     def predict(
         self,
@@ -138,37 +133,31 @@ class Estimator(metaclass=FrontDoor):
         """The outputs as an array, in the order of the data. It is made in one process: an order over several is not
         defined for a loader."""
         _refuse_columns(feature_cols, output_cols)
-        session = self._session or Session(self.spec, self._state)
-        return session.predict(callbacks, data=data, batch_size=batch_size, profile=profile)
+        return self._here.predict(callbacks, data=data, batch_size=batch_size, profile=profile)
 
     def _share(self, batch_size: int) -> int:
         return max(1, batch_size // self.workers)
 
     @property
-    def _is_here(self) -> bool:
-        return self.backend == "local" and self.workers == 1
+    def _here(self) -> Session:
+        return self._session or Session(self.spec, self._state)
 
-    def _do(self, what: str, callbacks: Sequence[Any] | None, reduce: bool, **given: Any) -> Any:
-        """Calls a method of a session: here, or in the workers."""
+    def _do(self, what: str, callbacks: Sequence[Any] | None, **given: Any) -> list[Any]:
+        """Calls a method of a session: here, or in the workers. What each of them returns."""
         if self._session is not None:
-            result = getattr(self._session, what)(callbacks, **given)
-            return result if reduce else [result]
+            return [getattr(self._session, what)(callbacks, **given)]
         args = (self.spec, self._state, what, list(callbacks or ()), given)
-        found = launch(job, *args, workers=self.workers, on=BACKENDS[self.backend], results="all")
-        result, self._state, seen = found[0]
+        found = launch(job, *args, workers=self.workers, on=self.backend, results="all")
+        _, self._state, seen = found[0]
         for one, theirs in zip(callbacks or (), seen, strict=True):
             vars(one).update(theirs)
-        return result if reduce else [theirs[0] for theirs in found]
+        return [result for result, _, _ in found]
 
     # State ----------------------------------------------------------------------------------------------------------
 
     def get_state_dict(self) -> dict[str, Any]:
         """What a checkpoint of this estimator holds."""
-        if self._session is not None:
-            return self._session.state()
-        if self._state is None:
-            self._state = Session(self.spec).state()
-        return self._state
+        return self._here.state() if self._state is None else self._state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self._session is not None:
@@ -178,19 +167,7 @@ class Estimator(metaclass=FrontDoor):
 
     def get_model(self) -> nn.Module:
         """The trained model."""
-        session = self._session or Session(self.spec, self._state)
-        return session.trainer.model
-
-    def save(self, model_path: str, entire: bool = False) -> str:
-        """Writes the weights. A whole module would be a pickle, which is refused."""
-        if entire:
-            raise ValueError("orca: entire=True would pickle the module; save the weights and keep the model function")
-        save_file(model_path, self.get_state_dict()["models"][0])
-        return os.fspath(model_path)
-
-    def load(self, model_path: str) -> None:
-        """Takes back what ``save`` wrote."""
-        self.load_state_dict(self.get_state_dict() | {"models": [load_file(model_path)]})
+        return self._here.trainer.model
 
     def save_checkpoint(self, model_path: str) -> str:
         """Writes model, optimizers, schedulers and counters."""
@@ -199,6 +176,14 @@ class Estimator(metaclass=FrontDoor):
 
     def load_checkpoint(self, model_path: str) -> None:
         self.load_state_dict(load_file(model_path))
+
+    def save(self, model_path: str, entire: bool = False) -> str:
+        """The same. A whole module would be a pickle, which is refused."""
+        if entire:
+            raise ValueError("orca: entire=True would pickle the module; save the state and keep the model function")
+        return self.save_checkpoint(model_path)
+
+    load = load_checkpoint
 
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str) -> str:

@@ -11,13 +11,14 @@ from typing import Any
 from cadenza.dialects.orca.callback import Callback
 from cadenza.dialects.orca.runner import Runner
 
+COUNTS = ("epoch", "batch_count", "num_samples")
 __all__ = ["TensorBoardCallback", "WandbLoggerCallback"]
 
 
 class TensorBoardCallback(Callback):
     """Writes losses and metrics on rank 0: after each epoch, each batch, or every so many batches (a number). Batches
-    are counted over all epochs; in the original each epoch wrote over the last. A remote ``log_dir`` is filled at the
-    end of the run."""
+    are counted from 0 over all epochs; in the original each epoch wrote over the last. A remote ``log_dir`` is
+    filled at the end of the run."""
 
     def __init__(self, log_dir: str | None = None, freq: str | int = "epoch", **kwargs: Any) -> None:
         if freq not in ("epoch", "batch") and not (isinstance(freq, int) and freq > 0):
@@ -34,19 +35,15 @@ class TensorBoardCallback(Callback):
             self._writer = import_module("torch.utils.tensorboard").SummaryWriter(self._folder, **self.kwargs)
 
     def after_train_iter(self, runner: Runner) -> None:
-        if self._writer is None or self.freq == "epoch":
-            return
-        if self.freq == "batch" or runner.global_step % int(self.freq) == 0:
-            self._write(runner.metrics_stats, runner.global_step)
+        every = 0 if self.freq == "epoch" else 1 if self.freq == "batch" else int(self.freq)
+        if self._writer is not None and every and runner.batch_idx % every == 0:
+            self._writer.add_scalar("train_loss", runner.metrics_stats["train_loss"], runner.global_step - 1)
 
     def after_train_epoch(self, runner: Runner) -> None:
         if self._writer is not None and self.freq == "epoch":
-            self._write({k: v for k, v in runner.epoch_stats.items() if k != "epoch"}, runner.epochs)
-
-    def _write(self, values: dict[str, Any], step: int) -> None:
-        for name, value in values.items():
-            if isinstance(value, int | float):
-                self._writer.add_scalar(name, value, step)
+            for name, value in runner.epoch_stats.items():
+                if name not in COUNTS and isinstance(value, int | float):
+                    self._writer.add_scalar(name, value, runner.epochs)
 
     def after_run(self, runner: Runner) -> None:
         if self._writer is None:

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from cadenza.callback import BEHAVIOUR_NAMES, Order, in_turn
 from cadenza.dialects.adapter import Adapter, Foreign, Player, Section, overridden
-from cadenza.dialects.orca.table import DIALECT
+from cadenza.dialects.orca.table import DIALECT, WITHOUT_GRADIENTS
 from cadenza.dialects.table import Hook
 from cadenza.fields import FieldError
 from cadenza.main_callback import MainCallback, zero_grad
@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 MAIN_HOOKS = frozenset(BEHAVIOUR_NAMES & {row.name for row in DIALECT.hooks})
 ITERATION_FIELDS = frozenset({"batch", "batch_idx", "output", "outputs", "loss"})
-_WITHOUT_GRADIENTS = frozenset(
-    f"{kind}_{stage}_{span}"
-    for stage in ("val", "pred")
-    for kind, span in (("before", "epoch"), ("before", "iter"), ("after", "iter"))
-)
+_WITHOUT_GRADIENTS = frozenset(row.name for row in DIALECT.hooks if row.says == WITHOUT_GRADIENTS)
 
 
 class OrcaAdapter(Adapter):
@@ -46,14 +42,9 @@ class OrcaAdapter(Adapter):
 
     def player(self, row: Hook, point: str) -> Player:
         method, runner = getattr(self.foreign, row.name), self.section.facade
-        if row.name not in _WITHOUT_GRADIENTS:
-            return lambda run: method(runner)
-
-        def play(run: Run) -> None:
-            with torch.no_grad():
-                method(runner)
-
-        return play
+        if row.name in _WITHOUT_GRADIENTS:
+            method = torch.no_grad()(method)
+        return lambda run: method(runner)
 
 
 class MainAdapter(OrcaAdapter, MainCallback):
@@ -81,7 +72,8 @@ class MainAdapter(OrcaAdapter, MainCallback):
             own["on_iter_backward"] = _behaviour("on_iter_backward")
             own["asks"] = frozenset({"skip_step", "skip_zero_grad"})
         else:
-            own |= {"on_iter_step": _step_first, "on_iter_zero_grad": _clear_first}
+            own["on_iter_step"] = lambda self, run: run.step_optimizer(run.optimizer)
+            own["on_iter_zero_grad"] = lambda self, run: zero_grad(run.optimizer)
         return type(f"Main{cls.__name__}", (cls,), own)
 
     def __init__(self, foreign: Foreign, section: Section) -> None:
@@ -156,14 +148,6 @@ def _keep_unless_stepped(run: Run) -> None:
     if not run._stepped_itself:
         run.skip_step()
         run.skip_zero_grad()
-
-
-def _step_first(self: MainAdapter, run: Run) -> None:
-    run.step_optimizer(run.optimizer)
-
-
-def _clear_first(self: MainAdapter, run: Run) -> None:
-    zero_grad(run.optimizer)
 
 
 def reads_iteration(method: Callable[..., Any]) -> bool:

@@ -25,47 +25,22 @@ class TqdmCallback(Callback):
             raise ModuleNotFoundError("orca: TqdmCallback needs tqdm: pip install tqdm", name="tqdm")
         self._bar: Any = None
 
-    def before_train_epoch(self, runner: Runner) -> None:
-        self._open(runner, runner.train_loader, f"epoch {runner.epochs + 1}/{runner.run.num_epochs}")
-
-    def after_train_iter(self, runner: Runner) -> None:
-        self._advance(runner)
-
-    def before_val_epoch(self, runner: Runner) -> None:
-        self._close()
-        self._open(runner, runner.run.loader, "validation")
-
-    def after_val_iter(self, runner: Runner) -> None:
-        self._advance(runner)
-
-    def after_val_epoch(self, runner: Runner) -> None:
-        self._close()
-
-    def after_train_epoch(self, runner: Runner) -> None:
-        self._close()
-
-    def before_pred_epoch(self, runner: Runner) -> None:
-        self._open(runner, runner.run.loader, "prediction")
-
-    def after_pred_iter(self, runner: Runner) -> None:
-        if self._bar is not None:
-            self._bar.update(1)
-
-    def after_pred_epoch(self, runner: Runner) -> None:
-        self._close()
-
-    def _open(self, runner: Runner, loader: Any, what: str) -> None:
+    def before_epoch(self, runner: Runner) -> None:
+        self.after_epoch(runner)
         if runner.rank == 0:
-            self._bar = import_module("tqdm").tqdm(total=len(loader) if hasattr(loader, "__len__") else None, desc=what)
+            run, training = runner.run, f"epoch {runner.epochs + 1}/{runner.run.num_epochs}"
+            what = {"val": "validation", "test": "test", "pred": "prediction"}.get(str(run.stage), training)
+            total = len(run.loader) if hasattr(run.loader, "__len__") else None
+            self._bar = import_module("tqdm").tqdm(total=total, desc=what)
 
-    def _advance(self, runner: Runner) -> None:
+    def after_iter(self, runner: Runner) -> None:
         if self._bar is None:
             return
         if hasattr(runner.run, "loss"):
             self._bar.set_postfix(loss=f"{runner.loss.item():.4f}")  # who shows a number waits for the device
         self._bar.update(1)
 
-    def _close(self) -> None:
+    def after_epoch(self, runner: Runner) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None

@@ -6,11 +6,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from cadenza.callbacks.loaders import loader_like
@@ -19,33 +19,40 @@ from cadenza.dialects.orca.checkpoints import load_file, remove_file, save_file,
 from cadenza.dialects.orca.table import DIALECT
 
 log = logging.getLogger("cadenza.dialects.orca")
-ABSENT: Any = object()
 
 
-class Timers:
+class Timers(dict[str, list[float]]):
     """Seconds by name.
 
     >>> timers = Timers()
     >>> with timers.record("forward"): pass
     >>> list(timers.stats())
-    ['forward']
+    ['mean_forward_s']
     """
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
     def record(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
+        self.setdefault(name, []).append(time.perf_counter() - start)
 
     def stats(self) -> dict[str, float]:
-        return dict(self._seconds)
+        return {f"mean_{name}_s": sum(each) / len(each) for name, each in self.items()}
+
+
+def settable(name: str) -> Any:
+    """A field of the run that callbacks may set, too; an array becomes a tensor."""
+
+    def put(runner: Runner, value: Any) -> None:
+        setattr(runner.run, name, torch.from_numpy(value) if type(value).__module__ == "numpy" else value)
+
+    return property(attrgetter(f"run.{name}"), put)
 
 
 class Runner(Facade, dialect=DIALECT):
     """Orca's runner over a run. It lasts as long as its trainer, and so does what callbacks put there."""
+
+    _kept_names = frozenset({"epoch_stats"})
 
     def __init__(self) -> None:
         self.backend = "local"
@@ -55,8 +62,7 @@ class Runner(Facade, dialect=DIALECT):
         self.logger = log
         self.timers = Timers()
         self._stopping = False
-        self._target: Any = ABSENT
-        self._stats: Any = ABSENT
+        self.epoch = 0
         self._first_epoch = 0
         self._kept: dict[str, Any] = {}
 
@@ -77,60 +83,21 @@ class Runner(Facade, dialect=DIALECT):
 
     @stop.setter
     def stop(self, value: bool) -> None:
-        self._stopping = bool(value)
-        run = self.run
-        if not value:
-            return
-        if run.mode != "fit" or run.clock.epochs > run.epoch:
+        self._stopping, run = bool(value), self.run
+        if value and (run.mode != "fit" or run.clock.epochs > run.epoch):
             run.stop("runner.stop")
-        elif run.stage == "train":
+        elif value and run.stage == "train":
             run.end_epoch()
 
     @property
     def model(self) -> Any:
         return self.run.model if self.run.stage in (None, "train") else self.run.module
 
-    @property
-    def models(self) -> list[nn.Module]:
-        return [self.run.module]
+    models = property(lambda self: [self.run.module])
+    training_models = property(lambda self: [self.run.model])
 
-    @property
-    def training_models(self) -> list[Any]:
-        return [self.run.model]
-
-    @property
-    def batch(self) -> Any:
-        return self.run.batch
-
-    @batch.setter
-    def batch(self, value: Any) -> None:
-        self.run.batch = value
-
-    @property
-    def output(self) -> Any:
-        return self.run.output
-
-    @output.setter
-    def output(self, value: Any) -> None:
-        self.run.output = torch.from_numpy(value) if type(value).__module__ == "numpy" else value
-
+    batch, output, loss = map(settable, ("batch", "output", "loss"))
     outputs = output
-
-    @property
-    def loss(self) -> Tensor:
-        return self.run.loss
-
-    @loss.setter
-    def loss(self, value: Tensor) -> None:
-        self.run.loss = value
-
-    @property
-    def target(self) -> Any:
-        return self.run.targets if self._target is ABSENT else self._target
-
-    @target.setter
-    def target(self, value: Any) -> None:
-        self._target = value
 
     @property
     def metrics_stats(self) -> dict[str, Any]:
@@ -138,18 +105,6 @@ class Runner(Facade, dialect=DIALECT):
             raise AttributeError("orca: metrics_stats exists at after_train_iter alone")
         loss = self.run.loss.item()  # who asks for a number waits for the device
         return {"train_loss": loss, "num_samples": self.run.main.count(self.run)[0]}
-
-    @property
-    def epoch_stats(self) -> Any:
-        if self._stats is ABSENT:
-            raise AttributeError("orca: epoch_stats exists at after_train_epoch and after_run, not between")
-        return self._stats
-
-    @property
-    def num_steps(self) -> Any:
-        if self.run.mode != "validate":
-            raise AttributeError("orca: num_steps exists only inside evaluate")
-        return vars(self).get("_num_steps")
 
     @property
     def _mode(self) -> str:
@@ -191,22 +146,30 @@ class Runner(Facade, dialect=DIALECT):
         if self.run.is_main:
             remove_file(filepath)
 
-    def with_sampler(self, loader: DataLoader[Any], shuffle: bool = True) -> DataLoader[Any]:
+    def with_sampler(self, loader: DataLoader[Any], shuffle: bool = True) -> Any:
         return with_sampler(loader, self.rank, self.size, shuffle)
 
     def call_hook(self, fn_name: str) -> None:
         """Calls a hook of all Orca callbacks in their order."""
         if DIALECT.hook(fn_name) is None:
-            raise AttributeError(DIALECT.not_carried(fn_name, "hook", (row.name for row in DIALECT.hooks)))
+            raise AttributeError(DIALECT.not_carried(fn_name, "hook"))
         for member in self._section.members:
             if hasattr(member.foreign, fn_name):
                 getattr(member.foreign, fn_name)(self)
 
 
-def with_sampler(loader: DataLoader[Any], rank: int, size: int, shuffle: bool = True) -> DataLoader[Any]:
-    """A loader over this rank's share of the data; the loader itself if there is one rank, or it is iterated anyway."""
-    dataset: Dataset[Any] = loader.dataset
-    if size == 1 or isinstance(dataset, IterableDataset):
+def with_sampler(
+    loader: Any, rank: int, size: int, shuffle: bool = True, kind: type[DistributedSampler[Any]] = DistributedSampler
+) -> Any:
+    """A loader over this rank's share of the data, in the order of ``DistributedSampler``. Data that is iterated stays
+    as it is, and so do batches of a batch sampler."""
+    dataset: Any = getattr(loader, "dataset", None)
+    if dataset is None or isinstance(dataset, IterableDataset) or getattr(loader, "batch_size", None) is None:
         return loader
-    sampler: DistributedSampler[Any] = DistributedSampler(dataset, num_replicas=size, rank=rank, shuffle=shuffle)
-    return loader_like(loader, sampler=sampler)
+    return loader_like(loader, sampler=kind(dataset, num_replicas=size, rank=rank, shuffle=shuffle))
+
+
+class SameOrder(DistributedSampler[Any]):
+    """For validation, whose order is that of the first epoch in all of them."""
+
+    def set_epoch(self, epoch: int) -> None: ...

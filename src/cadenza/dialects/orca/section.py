@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from cadenza.dialects.adapter import Player, Section
-from cadenza.dialects.orca.runner import ABSENT, Runner
+from cadenza.dialects.orca.runner import Runner, Timers
 from cadenza.dialects.orca.table import DIALECT
 
 if TYPE_CHECKING:
@@ -25,18 +25,33 @@ class OrcaSection(Section):
         super().__init__()
         self.facade._section = self
         self.rows: list[dict[str, Any]] = []
+        self._timed: dict[str, Player] = {}
         self._last_loss: Tensor | None = None
         self._batches = self._samples = 0
         self._restored = False
 
     def bookkeeping(self) -> dict[str, Player]:
         return {
+            **self._timed,
             "before_run": self._begin,
             "before_train_epoch": self._begin_epoch,
             "before_iter": self._begin_iteration,
             "after_train_iter": self._end_iteration,
+            "after_val_iter": self._keep_target,
+            "after_val_epoch": self._end_validation,
             "after_epoch": self._end_epoch,
         }
+
+    def time(self, profile: bool) -> Timers:
+        """New timers; with ``profile`` they measure passes, forward and backward."""
+        timers = self.facade.timers = Timers()
+        self._timed = {} if not profile else {
+            "around_train_epoch": lambda run: timers.record("train_epoch"),
+            "around_val_epoch": lambda run: timers.record("validation"),
+            "around_forward": lambda run: timers.record("fwd" if run.stage == "train" else "eval_fwd"),
+            "around_backward": lambda run: timers.record("bwd"),
+        }  # fmt: skip
+        return timers
 
     def join(self, run: Run) -> None:
         super().join(run)
@@ -46,11 +61,12 @@ class OrcaSection(Section):
     def _begin(self, run: Run) -> None:
         if not self._restored:
             self.facade._first_epoch, self.rows = run.clock.epochs, []
-        self.facade._stats = None
+        vars(self.facade).update(epoch=run.clock.epochs, epoch_stats=None)
         self._restored = False
 
     def _begin_epoch(self, run: Run) -> None:
-        self.facade._stats = ABSENT
+        self.facade.epoch = run.epoch + 1
+        vars(self.facade).pop("epoch_stats", None)
         self._batches, self._samples, self._last_loss = run.clock.batches, run.clock.samples, None
 
     def state_dict(self) -> dict[str, Any]:
@@ -67,16 +83,26 @@ class OrcaSection(Section):
 
     def _begin_iteration(self, run: Run) -> None:
         facade = self.facade
-        facade._target = ABSENT
+        vars(facade).pop("target", None)
         if run.stage == "train":
             facade._counted = run.clock.batches
             if facade._stopping:
                 run.end_epoch()
 
+    def _end_validation(self, run: Run) -> None:
+        """As in the original, the module stays in evaluation until the next training pass."""
+        vars(self.facade).pop("target", None)
+        run.module.eval()
+
     def _end_iteration(self, run: Run) -> None:
         loss = getattr(run, "loss", None)
         if loss is not None:
             self._last_loss = loss.detach()
+            self._keep_target(run)
+
+    def _keep_target(self, run: Run) -> None:
+        """That of the batch, unless a forward has set one."""
+        vars(self.facade).setdefault("target", run.targets)
 
     def _end_epoch(self, run: Run) -> None:
         clock = run.clock
@@ -91,7 +117,7 @@ class OrcaSection(Section):
         row |= {f"val_{name[4:].lower()}": run.metrics[name] for name in run.metrics if name.startswith("val/")}
         if "val_loss" in row:
             row["val_num_samples"] = number_of_samples(run.val_loader)
-        self.facade._stats = row
+        vars(self.facade)["epoch_stats"] = row
         self.rows.append(row)
         if self.facade._stopping:
             run.stop("runner.stop")

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch.utils.data.distributed import DistributedSampler
 
 from cadenza.callbacks import Metrics, SubsetRun
 from cadenza.dialects.orca.callback import MainCallback, make_only_mainCallback
 from cadenza.dialects.orca.checkpoints import state_of, take_state
 from cadenza.dialects.orca.max_steps import MaxstepsCallback
-from cadenza.dialects.orca.metrics import named
+from cadenza.dialects.orca.metrics import Metric
 from cadenza.dialects.orca.progress import TqdmCallback, is_tqdm_exists
-from cadenza.dialects.orca.runner import Timers
+from cadenza.dialects.orca.runner import SameOrder, with_sampler
 from cadenza.dialects.orca.section import OrcaSection, number_of_samples
 from cadenza.distributed.world import World
 from cadenza.trainer import Trainer
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+Given: TypeAlias = "Sequence[Any] | None"
 
 
 @dataclass(frozen=True)
@@ -50,9 +57,9 @@ class Session:
         runner = self.section.facade
         runner.backend, runner.config, runner.sync_stats = spec.backend, spec.config, spec.sync_stats
         runner.logger.setLevel(spec.log_level)
-        measured = named(spec.metrics)
+        measured = Metric.convert_metrics_dict(spec.metrics)
         runner.metrics = list(measured.values())
-        native = [Metrics(measured)] if measured else []
+        native = [Metrics(measured, prepare=self._measured)] if measured else []
         self.trainer = Trainer(
             model, optimizer, made_loss(spec.loss, spec.config), scheduler=scheduler, callbacks=[self.section, *native]
         )
@@ -60,45 +67,44 @@ class Session:
             self.load(state)
 
     def fit(
-        self,
-        callbacks: Sequence[Any] | None,
-        *,
-        data: Any,
-        epochs: int,
-        max_steps: int | None,
-        batch_size: int,
-        profile: bool,
-        validation_data: Any,
+        self, callbacks: Given, *, data: Any, valid: Any, epochs: int, steps: int | None, batch_size: int, profile: bool
     ) -> list[dict[str, Any]]:
+        timers = self.section.time(profile)
         own = [*(callbacks or ())]
-        if max_steps is not None:
-            own.append(MaxstepsCallback(max_steps))
-        loader, val_loader = self.loader(data, batch_size), self.loader(validation_data, batch_size)
-        timers = self.section.facade.timers = Timers()
-        with _With(self, own), timers.record("fit"):
+        if steps is not None:
+            own.append(MaxstepsCallback(steps))
+        loader, val_loader = self.shuffled(data, batch_size), self.shuffled(valid, batch_size, SameOrder)
+        with taking_part(self, own):
             self.trainer.fit(loader, val_loader, epochs=epochs)
         for row in self.section.rows if profile else ():
             row["profile"] = timers.stats()
         return self.section.rows
 
     def evaluate(
-        self, callbacks: Sequence[Any] | None, *, data: Any, batch_size: int, num_steps: int | None, profile: bool
+        self, callbacks: Given, *, data: Any, batch_size: int, num_steps: int | None, profile: bool
     ) -> dict[str, Any]:
         loader = self.loader(data, batch_size)
-        vars(self.section.facade)["_num_steps"] = num_steps
-        timers = self.section.facade.timers = Timers()
-        limit = [] if num_steps is None else [SubsetRun(None, num_steps, None)]  # so many batches of each worker
-        with _With(self, [*(callbacks or ()), *limit]), timers.record("evaluate"):
+        self.section.facade.num_steps = num_steps
+        timers = self.section.time(profile)
+        own = [*(callbacks or ())]
+        if num_steps is not None:
+            own.append(SubsetRun(None, num_steps, None))  # so many batches of each worker
+        with taking_part(self, own):
             found = self.trainer.validate(loader)
-        row: dict[str, Any] = {f"val_{name[4:].lower()}": value for name, value in found.items()}
-        row["num_samples"] = _measured(loader, num_steps)
+        del self.section.facade.num_steps
+        row: dict[str, Any] = {name.removeprefix("val/"): value for name, value in found.items()}
+        row |= {"num_samples": _number_measured(loader, num_steps), "val_loss": row.pop("loss")}
         return row | ({"profile": timers.stats()} if profile else {})
 
-    def predict(self, callbacks: Sequence[Any] | None, *, data: Any, batch_size: int, profile: bool) -> Any:
+    def predict(self, callbacks: Given, *, data: Any, batch_size: int, profile: bool) -> Any:
         loader = self.loader(data, batch_size)
-        with _With(self, callbacks or ()):
+        with taking_part(self, callbacks or ()):
             found = self.trainer.predict(loader)
         return found.numpy() if isinstance(found, torch.Tensor) else found
+
+    def shuffled(self, data: Any, batch_size: int, kind: Any = DistributedSampler) -> Any:
+        world = World.detect()
+        return with_sampler(self.loader(data, batch_size), world.rank, world.world_size, kind=kind)
 
     def loader(self, data: Any, batch_size: int) -> Any:
         """The loader behind ``data``: what a function ``(config, batch_size)`` returns, or a loader as it is."""
@@ -114,6 +120,10 @@ class Session:
             "carried"
         )
 
+    def _measured(self, run: Run) -> tuple[Any, Any]:
+        """What metrics are given: a forward of the user's may have set another target."""
+        return run.output, getattr(self.section.facade, "target", run.targets)
+
     def state(self) -> dict[str, Any]:
         training = self.trainer._training
         return state_of(training) | {"global_step": training.clock.batches}
@@ -123,7 +133,7 @@ class Session:
         self.trainer.clock.batches = state.get("global_step", self.trainer.clock.batches)
 
 
-def _measured(loader: Any, num_steps: int | None) -> int | None:
+def _number_measured(loader: Any, num_steps: int | None) -> int | None:
     """How many samples an evaluation looks at, if the loader can tell."""
     samples, size = number_of_samples(loader), getattr(loader, "batch_size", None)
     if num_steps is None or samples is None:
@@ -131,31 +141,17 @@ def _measured(loader: Any, num_steps: int | None) -> int | None:
     return None if size is None else min(samples, num_steps * size * World.detect().world_size)
 
 
-class _With:
-    """Callbacks that take part in one call."""
-
-    def __init__(self, session: Session, callbacks: Sequence[Any]) -> None:
-        foreign = [one for one in callbacks if hasattr(one, "dialect")]
-        self.session = session
-        arranged = make_only_mainCallback(foreign)
-        mains = [one for one in arranged if isinstance(one, MainCallback)]
-        rest = [one for one in callbacks if not isinstance(one, MainCallback)]
-        progress = [TqdmCallback()] if session.spec.use_tqdm and not is_tqdm_exists(rest) else []
-        self.callbacks = [*mains, *rest, *progress]
-
-    def __enter__(self) -> None:
-        added, self.callbacks = self.callbacks, []
-        try:
-            for one in added:
-                self.session.trainer.add(one)
-                self.callbacks.append(one)
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        for one in self.callbacks:
-            self.session.trainer.remove(one)
+@contextmanager
+def taking_part(session: Session, callbacks: Sequence[Any]) -> Iterator[None]:
+    """Callbacks are in the trainer for the time of one call, the main callback in front."""
+    main, *_ = make_only_mainCallback([one for one in callbacks if hasattr(one, "dialect")])
+    rest = [one for one in callbacks if not isinstance(one, MainCallback)]
+    progress = [TqdmCallback()] if session.spec.use_tqdm and not is_tqdm_exists(rest) else []
+    with ExitStack() as stack:
+        for one in [main, *rest, *progress]:
+            session.trainer.add(one)
+            stack.callback(session.trainer.remove, one)
+        yield
 
 
 def made_loss(loss: Any, config: dict[str, Any]) -> Any:

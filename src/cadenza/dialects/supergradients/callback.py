@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable as Function
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cadenza.dialects.adapter import Adapter, Foreign, Section
@@ -17,7 +18,7 @@ from cadenza.loop import named
 if TYPE_CHECKING:
     from cadenza.run import Run
 
-__all__ = ["Callback", "Phase", "PhaseCallback", "PhaseContext"]
+__all__ = ["Callback", "CallbackHandler", "Phase", "PhaseCallback", "PhaseContext"]
 
 INSIDE = ("after_loss", "after_backward", "before_step", "after_zero_grad")
 """Points inside a step; who plays there sees predictions and losses there."""
@@ -34,7 +35,7 @@ class ContextSection(Section):
         super().__init__()
         self.source = source or PlainSource()
         self.looks_inside = False
-        self.averages = False
+        self.averages = self.averaging = False
         self.upkeep = Upkeep(self.facade, self.source)
 
     def bookkeeping(self) -> dict[str, Function[[Run], Any]]:
@@ -88,6 +89,8 @@ class CallbackAdapter(Adapter):
             return lambda run: play(run) if _at_edge(run, 0) else None
         if point == "after_test_epoch":
             return lambda run: play(run) if _at_edge(run, -1) else None
+        if row.name.startswith("on_validation_loader"):
+            return lambda run: None if self.section.averaging else play(run)
         if row.name.startswith("on_average"):
             return lambda run: None if self.section.averages else play(run)
         return play
@@ -139,6 +142,24 @@ class Callback(Foreign):
     def on_average_best_models_validation_start(self, context: PhaseContext) -> None: ...
     def on_average_best_models_validation_end(self, context: PhaseContext) -> None: ...
     def on_training_end(self, context: PhaseContext) -> None: ...
+
+
+class CallbackHandler(Callback):
+    """Calls a hook of several callbacks, in their order.
+
+    >>> CallbackHandler([Callback()]).on_training_start(PhaseContext())
+    [None]
+    """
+
+    __dialect_base__ = True
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self.callbacks = list(callbacks)
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            return super().__getattribute__(name)
+        return lambda context: [getattr(one, name)(context) for one in self.callbacks]
 
 
 class PhaseCallback(Callback):

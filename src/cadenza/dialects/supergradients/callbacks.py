@@ -1,78 +1,27 @@
 """All callbacks, as the original's ``training.utils.callbacks`` offers them."""
 
-from cadenza.dialects.supergradients.callback import Callback, Phase, PhaseCallback, PhaseContext
-from cadenza.dialects.supergradients.early_stop import EarlyStop
-from cadenza.dialects.supergradients.extreme_batches import (
-    ExtremeBatchCaseVisualizationCallback,
-    ExtremeBatchDetectionVisualizationCallback,
-    ExtremeBatchSegVisualizationCallback,
-)
-from cadenza.dialects.supergradients.pictures import (
-    BinarySegmentationVisualizationCallback,
-    DetectionVisualizationCallback,
-)
-from cadenza.dialects.supergradients.pre_prediction import (
-    DetectionMultiscalePrePredictionCallback,
-    MultiscalePrePredictionCallback,
-)
-from cadenza.dialects.supergradients.schedules import (
-    CosineLRCallback,
-    CosineLRScheduler,
-    ExponentialLRCallback,
-    ExponentialLRScheduler,
-    FunctionLRCallback,
-    FunctionLRScheduler,
-    LRCallbackBase,
-    LRSchedulerCallback,
-    PolyLRCallback,
-    PolyLRScheduler,
-    StepLRCallback,
-    StepLRScheduler,
-)
-from cadenza.dialects.supergradients.stages import (
-    ModelConversionCheckCallback,
-    TimerCallback,
-    TrainingStageSwitchCallbackBase,
-    YoloXTrainingStageSwitchCallback,
-)
-from cadenza.dialects.supergradients.warmups import (
-    BatchStepLinearWarmupLRCallback,
-    EpochStepWarmupLRCallback,
-    LinearBatchLRWarmup,
-    LinearEpochLRWarmup,
-)
+from cadenza.dialects.supergradients.callback import *
+from cadenza.dialects.supergradients.early_stop import *
+from cadenza.dialects.supergradients.extreme_batches import *
+from cadenza.dialects.supergradients.pictures import *
+from cadenza.dialects.supergradients.pre_prediction import *
+from cadenza.dialects.supergradients.registry import REGISTRIES
+from cadenza.dialects.supergradients.schedules import *
+from cadenza.dialects.supergradients.stages import *
+from cadenza.dialects.supergradients.warmups import *
 
 __all__ = [
-    "BatchStepLinearWarmupLRCallback",
-    "BinarySegmentationVisualizationCallback",
-    "Callback",
-    "CosineLRCallback",
-    "CosineLRScheduler",
-    "DetectionMultiscalePrePredictionCallback",
-    "DetectionVisualizationCallback",
-    "EarlyStop",
-    "EpochStepWarmupLRCallback",
-    "ExponentialLRCallback",
-    "ExponentialLRScheduler",
-    "ExtremeBatchCaseVisualizationCallback",
-    "ExtremeBatchDetectionVisualizationCallback",
-    "ExtremeBatchSegVisualizationCallback",
-    "FunctionLRCallback",
-    "FunctionLRScheduler",
-    "LRCallbackBase",
-    "LRSchedulerCallback",
-    "LinearBatchLRWarmup",
-    "LinearEpochLRWarmup",
-    "ModelConversionCheckCallback",
-    "MultiscalePrePredictionCallback",
-    "Phase",
-    "PhaseCallback",
-    "PhaseContext",
-    "PolyLRCallback",
-    "PolyLRScheduler",
-    "StepLRCallback",
-    "StepLRScheduler",
-    "TimerCallback",
-    "TrainingStageSwitchCallbackBase",
+    "CALLBACKS", "LR_SCHEDULERS_CLS_DICT", "LR_WARMUP_CLS_DICT", "BatchStepLinearWarmupLRCallback",
+    "BinarySegmentationVisualizationCallback", "Callback", "CallbackHandler", "CosineLRCallback", "CosineLRScheduler",
+    "DetectionMultiscalePrePredictionCallback", "DetectionVisualizationCallback", "EarlyStop",
+    "EpochStepWarmupLRCallback", "ExponentialLRCallback", "ExponentialLRScheduler",
+    "ExtremeBatchCaseVisualizationCallback", "ExtremeBatchDetectionVisualizationCallback",
+    "ExtremeBatchSegVisualizationCallback", "FunctionLRCallback", "FunctionLRScheduler", "LRCallbackBase",
+    "LRSchedulerCallback", "LinearBatchLRWarmup", "LinearEpochLRWarmup", "ModelConversionCheckCallback",
+    "MultiscalePrePredictionCallback", "Phase", "PhaseCallback", "PhaseContext", "PolyLRCallback", "PolyLRScheduler",
+    "StepLRCallback", "StepLRScheduler", "TimerCallback", "TrainingStageSwitchCallbackBase",
     "YoloXTrainingStageSwitchCallback",
-]
+]  # fmt: skip
+CALLBACKS = REGISTRIES["callback"]
+LR_SCHEDULERS_CLS_DICT = REGISTRIES["lr_scheduler"]
+LR_WARMUP_CLS_DICT = REGISTRIES["lr_warmup"]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from cadenza.callback import Callback, Order
-from cadenza.dialects.aitoolbox.folders import load_state, save_state
-from cadenza.dialects.aitoolbox.model_save import plain_state
+from cadenza.decisions import Best
+from cadenza.dialects.aitoolbox.folders import load_state, plain_state, save_state
+from cadenza.state import gradients_of
 
 if TYPE_CHECKING:
     from cadenza.dialects.supergradients.session import Session
@@ -54,7 +57,7 @@ class SaveCheckpoints(Callback):
         params, folder = self.session.params, self.session.folder
         if run.clock.epochs <= run.epoch:
             return  # it was cut short
-        state = self.session.state(run)
+        state = training_state(self.session, run, self.improved)
         save_state(folder / params.ckpt_name, state)
         if self.improved:
             save_state(folder / params.ckpt_best_name, state)
@@ -63,21 +66,31 @@ class SaveCheckpoints(Callback):
         self.improved = False
 
 
-def training_state(session: Session, run: Run) -> dict[str, Any]:
-    """All that is needed to go on, under the original's keys; ``clock`` and ``callbacks`` are ours."""
+def training_state(session: Session, run: Run, improved: bool) -> dict[str, Any]:
+    """All that is needed to go on, under the original's keys and four of ours: ``clock``, ``callbacks``, ``best`` and
+    ``accumulated``."""
+    losses, found = session.main.names, session.section.upkeep.found
+    measured: dict[str, Any] = {"tracked_metric_name": session.params.metric_to_watch}
+    for ours, stage in (("val", "valid"), ("train", "train")):
+        measured[stage] = {name: value for name, value in found.get(ours, {}).items() if name not in losses}
+    if improved:
+        session.best_metrics = measured
     state: dict[str, Any] = {
         "net": run.module.state_dict(),
-        "acc": run.best.value if run.best else None,
+        "acc": run.metrics.get(session.watch) if session.watch else None,
         "epoch": run.epoch + 1,
-        "metrics": dict(run.metrics),
+        "metrics": measured,
         "packages": session.packages,
-        "_best_ckpt_metrics": {} if run.best is None else {run.best.name: run.best.value},
+        "_best_ckpt_metrics": session.best_metrics,
+        "best": None if run.best is None else asdict(run.best),
         "optimizer_state_dict": run.optimizer.state_dict(),
         "clock": run.clock.state_dict(),
         "callbacks": {one.name: plain_state(one.state_dict()) for one in session.stateful(run)},
     }
     if run.scaler is not None:
         state["scaler_state_dict"] = run.scaler.state_dict()
+    if session.accumulate is not None and session.accumulate.window.batches:
+        state["accumulated"] = {"window": session.accumulate.state_dict(), "gradients": gradients_of(run)}
     if session.ema is not None and session.ema.average:
         state["ema_net"] = dict(session.ema.average)
         state["ema_updates"] = session.ema.updates
@@ -96,8 +109,14 @@ def restore(session: Session, path: Path) -> int:
     if isinstance(clock := state.get("clock"), Mapping):
         trainer.clock.load_state_dict(dict(clock))
     trainer.clock.epochs = int(state["epoch"])
+    session.best_metrics = state.get("_best_ckpt_metrics", {})
+    if state.get("best"):
+        trainer._training.best = Best(**state["best"])
     if session.ema is not None and "ema_net" in state:
         session.ema.load_state_dict({"average": state["ema_net"], "updates": state.get("ema_updates", 0)})
+    if session.accumulate is not None and "accumulated" in state:
+        session.accumulate.load_state_dict(state["accumulated"]["window"])
+        session.gradients = state["accumulated"]["gradients"]
     saved = state.get("callbacks", {})
     for callback in trainer.callbacks:
         if callback.name in saved:
@@ -105,6 +124,7 @@ def restore(session: Session, path: Path) -> int:
     return int(state["epoch"])
 
 
+@cache
 def installed_packages() -> dict[str, str]:
     """The versions of all packages of this environment."""
     return {str(one.name): str(one.version) for one in metadata.distributions()}

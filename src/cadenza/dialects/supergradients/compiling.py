@@ -9,16 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from cadenza.dialects.supergradients.parameters import DEFAULT_TRAINING_PARAMS
 from cadenza.dialects.table import nearest
 
-DEFAULT_OPTIONS: dict[str, Any] = {
-    "mode": "reduce-overhead",
-    "fullgraph": False,
-    "dynamic": False,
-    "backend": "inductor",
-    "options": None,
-    "disable": False,
-}
+DEFAULT_OPTIONS: dict[str, Any] = DEFAULT_TRAINING_PARAMS["torch_compile_options"]
 
 
 def compile_options(given: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 from collections.abc import Callable
 from enum import Enum, unique
 from typing import Any
@@ -12,18 +13,11 @@ import torch
 from torch import Tensor, nn
 
 __all__ = [
-    "MultiGPUMode",
-    "broadcast_from_master",
-    "execute_and_distribute_from_master",
-    "init_trainer",
-    "is_distributed",
-    "is_main_process",
-    "maybe_all_gather_as_list",
-    "maybe_all_reduce_tensor_average",
-    "multi_process_safe",
-    "setup_device",
-    "wait_for_the_master",
-]
+    "MultiGPUMode", "broadcast_from_master", "execute_and_distribute_from_master", "find_free_port", "get_local_rank",
+    "get_world_size", "init_trainer", "is_ddp_subprocess", "is_distributed", "is_main_process",
+    "maybe_all_gather_as_list", "maybe_all_reduce_tensor_average", "multi_process_safe",
+    "setup_device", "wait_for_the_master",
+]  # fmt: skip
 
 
 @unique
@@ -78,8 +72,23 @@ def synchronised(model: nn.Module, world_size: int, device: str) -> nn.Module:
     return converted
 
 
-def _local_rank() -> int:
+def get_local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0")) if is_distributed() else 0
+
+
+def get_world_size() -> int:
+    return torch.distributed.get_world_size() if is_distributed() else 1
+
+
+def is_ddp_subprocess() -> bool:
+    """Whether this is one of several processes, and not the first."""
+    return get_local_rank() > 0
+
+
+def find_free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return int(one.getsockname()[1])
 
 
 def is_main_process() -> bool:
@@ -87,8 +96,8 @@ def is_main_process() -> bool:
     return not is_distributed() or torch.distributed.get_rank() == 0
 
 
-def multi_process_safe(func: Callable[..., Any]) -> Callable[..., None]:
-    """Runs the method on the first process of each machine only; elsewhere nothing happens. Nothing is returned.
+def multi_process_safe(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Runs the method on the first process of each machine, and returns what it returns; elsewhere nothing happens.
 
     >>> @multi_process_safe
     ... def say(what):
@@ -98,9 +107,8 @@ def multi_process_safe(func: Callable[..., Any]) -> Callable[..., None]:
     """
 
     @functools.wraps(func)
-    def guarded(*args: Any, **kwargs: Any) -> None:
-        if _local_rank() <= 0:
-            func(*args, **kwargs)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        return func(*args, **kwargs) if get_local_rank() <= 0 else None
 
     return guarded
 

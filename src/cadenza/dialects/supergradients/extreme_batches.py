@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable as Function
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cadenza.callbacks.decoding import Boxes, decode_boxes
+from cadenza.callbacks.decoding import decode_boxes
 from cadenza.dialects.supergradients.callback import Callback, PhaseContext
-from cadenza.dialects.supergradients.pictures import true_rows
+from cadenza.dialects.supergradients.metrics import update_metric
+from cadenza.dialects.supergradients.pictures import tinted, with_boxes
 from cadenza.dialects.supergradients.registry import register_callback
 
 __all__ = [
@@ -52,7 +51,7 @@ class ExtremeBatchCaseVisualizationCallback(Callback):
         self.extreme_targets: Any = None
 
     def process_extreme_batch(self) -> Any:
-        """The images, (N, C, H, W) from 0 to 1, of ``extreme_batch``, ``extreme_preds`` and ``extreme_targets``."""
+        """The images, (N, H, W, C) from 0 to 1, of ``extreme_batch``, ``extreme_preds`` and ``extreme_targets``."""
         raise NotImplementedError(f"{type(self).__name__} does not say what is shown: define process_extreme_batch")
 
     def on_train_loader_start(self, context: PhaseContext) -> None:
@@ -64,8 +63,7 @@ class ExtremeBatchCaseVisualizationCallback(Callback):
     def on_train_loader_end(self, context: PhaseContext) -> None:
         self._show("train", context)
 
-    def on_validation_loader_start(self, context: PhaseContext) -> None:
-        self._forget()
+    on_validation_loader_start = on_train_loader_start
 
     def on_validation_batch_end(self, context: PhaseContext) -> None:
         self._look("valid", context)
@@ -74,7 +72,7 @@ class ExtremeBatchCaseVisualizationCallback(Callback):
         self._show("valid", context)
 
     def _look(self, stage: str, context: PhaseContext) -> None:
-        if not self.stages[stage] or context.epoch % self.freq:
+        if not self.stages[stage] or (context.epoch + 1) % self.freq:
             return
         score = self._score(context)
         if score > self.extreme_score if self.max else score < self.extreme_score:
@@ -92,7 +90,7 @@ class ExtremeBatchCaseVisualizationCallback(Callback):
                 )
             return float(context.loss_log_items[names.index(self.loss_to_monitor)])
         self.metric.reset()
-        self.metric.update(context.preds, context.target)
+        update_metric(self.metric, vars(context))
         found = self.metric.compute()
         return float(found[self.metric_component_name] if self.metric_component_name else found)
 
@@ -102,7 +100,7 @@ class ExtremeBatchCaseVisualizationCallback(Callback):
             shown = images if self.max_images < 0 else images[: self.max_images]
             what = self.loss_to_monitor or self.metric_component_name or type(self.metric).__name__
             tag = f"{stage}/{'max' if self.max else 'min'}_{what}_batch"
-            context.sg_logger.add_images(tag, shown, global_step=context.epoch)
+            context.sg_logger.add_images(tag=tag, images=shown, global_step=context.epoch, data_format="NHWC")
         self._forget()
 
 
@@ -117,10 +115,8 @@ class ExtremeBatchSegVisualizationCallback(ExtremeBatchCaseVisualizationCallback
     def process_extreme_batch(self) -> Any:
         preds = self.extreme_preds[0] if isinstance(self.extreme_preds, list | tuple) else self.extreme_preds
         classes = preds.argmax(1) if preds.shape[1] > 1 else (preds.squeeze(1) > 0).long()
-        shown = brightened(self.extreme_batch)
         counted = (classes > 0) & (self.extreme_targets.reshape(classes.shape) != self.ignore_idx)
-        shown[:, 0] = shown[:, 0].where(~counted, 0.5 + 0.5 * shown[:, 0])
-        return shown
+        return tinted(self.extreme_batch, counted).permute(0, 2, 3, 1)
 
 
 @register_callback()
@@ -129,25 +125,17 @@ class ExtremeBatchDetectionVisualizationCallback(ExtremeBatchCaseVisualizationCa
     pixels already; otherwise they are fractions of the image."""
 
     def __init__(
-        self,
-        post_prediction_callback: Function[..., Any],
-        classes: Sequence[str] | None = None,
-        normalize_targets: bool = False,
-        **kwargs: Any,
+        self, post_prediction_callback: Any, classes: Any = None, normalize_targets: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.post_prediction_callback, self.classes = post_prediction_callback, classes
         self.normalize_targets = normalize_targets
 
     def process_extreme_batch(self) -> Any:
-        shown = brightened(self.extreme_batch)
         found = decode_boxes(self.post_prediction_callback(self.extreme_preds, torch.device("cpu")))
-        height, width = shown.shape[-2:]
+        height, width = self.extreme_batch.shape[-2:]
         size = torch.tensor([1.0, 1.0] if self.normalize_targets else [width, height]).repeat(2)
-        for image, some, true in zip(shown, found, true_rows(self.extreme_targets, len(shown)), strict=True):
-            outline(image, some, 0, torch.ones(4))
-            outline(image, true, 1, size)
-        return shown
+        return with_boxes(self.extreme_batch, found, self.extreme_targets, size).permute(0, 2, 3, 1)
 
 
 def kept(part: Any) -> Any:
@@ -155,22 +143,3 @@ def kept(part: Any) -> Any:
     return torch.utils._pytree.tree_map(
         lambda leaf: leaf.detach().to("cpu", copy=True) if isinstance(leaf, Tensor) else leaf, part
     )
-
-
-def brightened(images: Tensor) -> Tensor:
-    """The images as numbers from 0 to 1."""
-    images = images.float()
-    low, high = images.amin(), images.amax()
-    return ((images - low) / (high - low).clamp(min=1e-6)).clone()
-
-
-def outline(image: Tensor, boxes: Boxes, channel: int, size: Tensor) -> None:
-    """Draws the edges of boxes into one colour of an image, in place."""
-    height, width = image.shape[-2:]
-    for box in boxes.boxes.float() * size:
-        left, right = (int(min(max(float(side), 0), width - 1)) for side in (box[0], box[2]))
-        top, bottom = (int(min(max(float(side), 0), height - 1)) for side in (box[1], box[3]))
-        image[:, [top, bottom], left : right + 1] = 0.0
-        image[:, top : bottom + 1, [left, right]] = 0.0
-        image[channel, [top, bottom], left : right + 1] = 1.0
-        image[channel, top : bottom + 1, [left, right]] = 1.0

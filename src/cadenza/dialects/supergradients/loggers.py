@@ -39,16 +39,12 @@ def _new_writer(folder: Path) -> Any:
     return SummaryWriter(str(folder))
 
 
-_PARAMS = {
-    "project_name": True,
-    "tb_files_user_prompt": False,
-    "launch_tensorboard": False,
-    "tensorboard_port": False,
-    "save_checkpoints_remote": False,
-    "save_tensorboard_remote": False,
-    "save_logs_remote": False,
-}
-"""What ``sg_logger_params`` may name, and whether it may be anything but false or empty."""
+_FREE = ("project_name", "monitor_system")
+_OFF = (
+    "tb_files_user_prompt", "launch_tensorboard", "tensorboard_port", "save_checkpoints_remote",
+    "save_tensorboard_remote", "save_logs_remote",
+)  # fmt: skip
+"""What ``sg_logger_params`` may name: anything, and only false or empty. The system is not monitored."""
 
 
 def check_params(given: Mapping[str, Any] | None) -> None:
@@ -57,11 +53,11 @@ def check_params(given: Mapping[str, Any] | None) -> None:
     >>> check_params({"project_name": "mine", "save_logs_remote": False})
     """
     for name, value in (given or {}).items():
-        if name not in _PARAMS:
-            near = nearest(name, _PARAMS)
+        if name not in _FREE + _OFF:
+            near = nearest(name, _FREE + _OFF)
             hint = f"; did you mean {near!r}?" if near else ""
             raise ValueError(f"supergradients: sg_logger_params has no {name!r}{hint}")
-        if value and not _PARAMS[name]:
+        if value and name in _OFF:
             raise ValueError(
                 f"supergradients: sg_logger_params.{name}={value!r} is not carried: files stay on this machine; "
                 "start TensorBoard yourself"
@@ -89,41 +85,37 @@ class BaseSGLogger:
         if self.on:
             write_whole(self.folder / f"{tag}.json", json.dumps(config, indent=2, default=str).encode())
 
-    def add_scalar(self, tag: str, scalar_value: Any, global_step: int = 0) -> None:
+    def _write(self, method: str, *args: Any, **kwargs: Any) -> None:
         if self.on:
-            self.writer.add_scalar(tag, float(scalar_value), global_step)
+            getattr(self.writer, method)(*args, **kwargs)
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: int = 0) -> None:
+        self._write("add_scalar", tag, float(scalar_value), global_step)
 
     def add_scalars(self, tag_scalar_dict: Mapping[str, Any], global_step: int = 0) -> None:
         for tag, value in tag_scalar_dict.items():
             self.add_scalar(tag, value, global_step)
 
     def add_image(self, tag: str, image: Any, data_format: str = "CHW", global_step: int = 0) -> None:
-        if self.on:
-            self.writer.add_image(tag, image, global_step, dataformats=data_format)
+        self._write("add_image", tag, image, global_step, dataformats=data_format)
 
     def add_images(self, tag: str, images: Any, data_format: str = "NCHW", global_step: int = 0) -> None:
-        if self.on:
-            self.writer.add_images(tag, images, global_step, dataformats=data_format)
+        self._write("add_images", tag, images, global_step, dataformats=data_format)
 
     def add_video(self, tag: str, video: Any, global_step: int = 0) -> None:
-        if self.on:
-            self.writer.add_video(tag, video, global_step)
+        self._write("add_video", tag, video, global_step)
 
     def add_histogram(self, tag: str, values: Any, bins: Any = "tensorflow", global_step: int = 0) -> None:
-        if self.on:
-            self.writer.add_histogram(tag, values, global_step, bins)
+        self._write("add_histogram", tag, values, global_step, bins)
 
     def add_text(self, tag: str, text_string: str, global_step: int = 0) -> None:
-        if self.on:
-            self.writer.add_text(tag, text_string, global_step)
+        self._write("add_text", tag, text_string, global_step)
 
     def add_figure(self, tag: str, figure: Any, global_step: int = 0) -> None:
-        if self.on:
-            self.writer.add_figure(tag, figure, global_step, close=False)
+        self._write("add_figure", tag, figure, global_step, close=False)
 
     def add_model_graph(self, tag: str, model: Any, dummy_input: Any) -> None:
-        if self.on:
-            self.writer.add_graph(model, dummy_input)
+        self._write("add_graph", model, dummy_input)
 
     def add_checkpoint(self, tag: str, state_dict: Mapping[str, Any], global_step: int = 0) -> None:
         """Writes ``state_dict`` under ``tag`` in the folder; tensors and plain values only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -14,16 +15,20 @@ from cadenza.main_callback import MainCallback
 if TYPE_CHECKING:
     from cadenza.run import Run
 
+
+class CrossEntropyLoss(nn.CrossEntropyLoss):
+    """Torch's, whose ``label_smoothing`` is also called ``smooth_eps``."""
+
+    def __init__(self, *args: Any, smooth_eps: float | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.label_smoothing = smooth_eps or self.label_smoothing
+
+
 for _made, _name in (
-    (nn.CrossEntropyLoss, "cross_entropy"),
-    (nn.MSELoss, "mse"),
-    (nn.L1Loss, "l1"),
-    (nn.SmoothL1Loss, "smooth_l1"),
-    (nn.NLLLoss, "nll"),
-    (nn.BCEWithLogitsLoss, "bce_with_logits"),
-    (nn.BCELoss, "bce"),
-    (nn.KLDivLoss, "kl_div"),
-):
+    (CrossEntropyLoss, "cross_entropy"),
+    (nn.MSELoss, "mse"), (nn.L1Loss, "l1"), (nn.SmoothL1Loss, "smooth_l1"), (nn.NLLLoss, "nll"),
+    (nn.BCEWithLogitsLoss, "bce_with_logits"), (nn.BCELoss, "bce"), (nn.KLDivLoss, "kl_div"),
+):  # fmt: skip
     register_loss(_made.__name__, _name)(_made)
 
 
@@ -38,7 +43,7 @@ def make_loss(said: Any, arguments: dict[str, Any] | None) -> Any:
     return made
 
 
-def loss_names(criterion: Any, given: list[str] | None) -> list[str]:
+def loss_names(criterion: Any, given: Sequence[str] | None) -> list[str]:
     """What the parts of a loss are called: ``<Class>/<part>``, or ``<Class>`` if there is one."""
     name = type(criterion).__name__ if isinstance(criterion, nn.Module) else getattr(criterion, "__name__", "loss")
     parts = list(given or getattr(criterion, "component_names", None) or ())
@@ -47,9 +52,12 @@ def loss_names(criterion: Any, given: list[str] | None) -> list[str]:
 
 class BatchWithExtras(MainCallback):
     """Takes a batch apart as ``(inputs, target)`` or ``(inputs, target, {...})``; the loss may return itself, or itself
-    and a row of its parts."""
+    and a row of its parts. Parts that have no names are ``loss_0`` and so on."""
 
     items: Any = None
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
 
     def on_iter_forward(self, run: Run) -> None:
         batch = run.batch
@@ -62,5 +70,7 @@ class BatchWithExtras(MainCallback):
         found = run.criterion(run.output, unpacked(run.batch)[1])  # type: ignore[misc]
         if isinstance(found, tuple):
             run.loss, self.items = found[0], found[1].detach().reshape(-1)
+            if len(self.names) == 1 < len(self.items):
+                self.names = [f"{self.names[0]}/loss_{number}" for number in range(len(self.items))]
         else:
             run.loss, self.items = found, None

@@ -24,9 +24,11 @@ class AverageMeter:
         self._waiting: list[tuple[Any, int]] = []
         self._sum: Tensor | None = None
         self._count = 0
+        self._plain = False
 
     def update(self, value: Any, batch_size: int) -> None:
         """Adds the losses of one batch of so many samples."""
+        self._plain = getattr(value, "ndim", int(isinstance(value, list | tuple))) == 0
         self._waiting.append((value, batch_size))
         if len(self._waiting) >= _FOLD_AFTER:
             self._fold()
@@ -43,12 +45,12 @@ class AverageMeter:
 
     @property
     def average(self) -> Any:
-        """The mean, a number, or a tuple of numbers for several losses."""
+        """The mean: a number of numbers, a tuple of rows, and 0 of nothing."""
         self._fold()
         if self._sum is None:
             return 0
         numbers = (self._sum / self._count).tolist()
-        return numbers[0] if len(numbers) == 1 else tuple(numbers)
+        return numbers[0] if self._plain else tuple(numbers)
 
     def state_dict(self) -> dict[str, Any]:
         self._fold()

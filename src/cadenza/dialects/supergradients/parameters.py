@@ -3,69 +3,24 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from torch.optim import Optimizer
 
 from cadenza.dialects.table import nearest
 
 __all__ = ["DEFAULT_TRAINING_PARAMS", "TrainingParams"]
 
+RECIPE = Path(__file__).parent / "recipes" / "training_hyperparams" / "default_train_params.yaml"
 DEFAULT_TRAINING_PARAMS: dict[str, Any] = {
-    "max_epochs": None,
-    "loss": None,
+    **{name: json.loads(value) for name, value in re.findall(r"^(\w+): (.*)$", RECIPE.read_text("utf-8"), re.M)},
     "initial_lr": None,
-    "lr_mode": None,
-    "lr_warmup_epochs": 0,
-    "lr_warmup_steps": 0,
-    "lr_cooldown_epochs": 0,
-    "warmup_initial_lr": None,
-    "warmup_mode": "LinearEpochLRWarmup",
-    "cosine_final_lr_ratio": 0.01,
-    "step_lr_update_freq": None,
-    "lr_updates": [],
-    "lr_decay_factor": 0.1,
-    "lr_schedule_function": None,
-    "optimizer": "SGD",
-    "optimizer_params": {},
-    "zero_weight_decay_on_bias_and_bn": False,
-    "criterion_params": {},
-    "loss_logging_items_names": None,
-    "ema": False,
-    "ema_params": {"decay": 0.9999, "decay_type": "exp", "beta": 15},
-    "batch_accumulate": 1,
-    "clip_grad_norm": None,
-    "mixed_precision": False,
-    "precise_bn": False,
-    "precise_bn_batch_size": None,
-    "sync_bn": False,
-    "train_metrics_list": [],
-    "valid_metrics_list": [],
-    "metric_to_watch": "Accuracy",
-    "greater_metric_to_watch_is_better": True,
-    "run_validation_freq": 1,
-    "run_test_freq": 1,
-    "save_model": True,
-    "save_ckpt_epoch_list": [],
-    "average_best_models": True,
-    "ckpt_best_name": "ckpt_best.pth",
-    "ckpt_name": "ckpt_latest.pth",
-    "resume": False,
-    "run_id": None,
-    "resume_path": None,
-    "resume_strict_load": False,
-    "load_opt_params": True,
     "phase_callbacks": None,
-    "pre_prediction_callback": None,
-    "max_train_batches": None,
-    "max_valid_batches": None,
-    "seed": 42,
-    "silent_mode": False,
-    "torch_compile": False,
-    "torch_compile_loss": False,
-    "torch_compile_options": {},
-    "sg_logger": "base_sg_logger",
-    "sg_logger_params": {},
-    "log_installed_packages": True,
+    "resume_strict_load": False,
     "kill_ddp_pgroup_on_end": True,
 }
 """Every parameter that is carried, with its default. ``kill_ddp_pgroup_on_end`` has no effect: processes and their
@@ -82,6 +37,8 @@ ONLY_AS: dict[str, tuple[Any, str]] = {
     "finetune": (False, "the zoo's models say which parts are frozen; use cadenza.callbacks.Freeze"),
 }
 """Parameters of the original that are accepted with this value alone, and why."""
+
+DEFAULT_TRAINING_PARAMS |= {name: value for name, (value, _) in ONLY_AS.items()}
 
 ALIASES = {"phase_calbacks_list": "phase_callbacks", "phase_callbacks_list": "phase_callbacks"}
 """Names that documents use for a parameter."""
@@ -102,7 +59,10 @@ class TrainingParams(dict[str, Any]):
 
     def __init__(self, given: Mapping[str, Any] | None = None, **more: Any) -> None:
         super().__init__(copy.deepcopy(DEFAULT_TRAINING_PARAMS))
-        for name, value in {**(given or {}), **more}.items():
+        self.override(**(given or {}), **more)
+
+    def override(self, **given: Any) -> None:
+        for name, value in given.items():
             self._take(ALIASES.get(name, name), value)
 
     def _take(self, name: str, value: Any) -> None:
@@ -112,14 +72,13 @@ class TrainingParams(dict[str, Any]):
                 raise ValueError(f"supergradients: the training parameter {name}={value!r} is not carried: {why}")
             return
         if name not in DEFAULT_TRAINING_PARAMS:
-            near = nearest(name, DEFAULT_TRAINING_PARAMS)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise ValueError(f"supergradients: there is no training parameter {name!r}{hint}")
+            raise ValueError(_unknown(name, DEFAULT_TRAINING_PARAMS))
         self[name] = value
 
     def check(self) -> None:
         """Refuses parameters that say too little for a training."""
-        missing = [name for name in REQUIRED if self[name] is None]
+        made = isinstance(self.optimizer, Optimizer)
+        missing = [name for name in REQUIRED if self[name] is None and not (made and name == "initial_lr")]
         if missing:
             raise ValueError(f"supergradients: training_params must hold {', '.join(missing)}")
 
@@ -128,7 +87,9 @@ class TrainingParams(dict[str, Any]):
             return self[name]
         if name.startswith("__"):
             raise AttributeError(name)
-        near = nearest(name, self)
-        raise AttributeError(
-            f"supergradients: there is no training parameter {name!r}" + (f"; did you mean {near!r}?" if near else "")
-        )
+        raise AttributeError(_unknown(name, self))
+
+
+def _unknown(name: str, known: Mapping[str, Any]) -> str:
+    near = nearest(name, known, cutoff=0.7)
+    return f"supergradients: there is no training parameter {name!r}" + (f"; did you mean {near!r}?" if near else "")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from enum import Enum, unique
+
+from cadenza.dialects.table import nearest
 
 
 @unique
@@ -59,6 +60,6 @@ def as_phase(phase: Phase | str) -> Phase:
     name = str(phase).removeprefix("Phase.").upper()
     if name in Phase.__members__:
         return Phase[name]
-    near = get_close_matches(name, list(Phase.__members__), n=1, cutoff=0.4)
-    hint = f"; did you mean Phase.{near[0]}?" if near else "."
+    near = nearest(name, Phase.__members__)
+    hint = f"; did you mean Phase.{near}?" if near else "."
     raise ValueError(f"supergradients: {phase!r} is no phase{hint} There are {', '.join(Phase.__members__)}")

@@ -13,17 +13,13 @@ from cadenza.dialects.supergradients.schedules import LRSchedulerCallback
 from cadenza.dialects.supergradients.warmups import LinearBatchLRWarmup, LinearEpochLRWarmup
 
 TORCH = (
-    "StepLR",
-    "LambdaLR",
-    "MultiStepLR",
-    "ConstantLR",
-    "CosineAnnealingLR",
-    "CosineAnnealingWarmRestarts",
-    "CyclicLR",
-    "ExponentialLR",
-    "ReduceLROnPlateau",
-    "LinearLR",
-)
+    "StepLR", "LambdaLR", "MultiStepLR", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR",
+    "ExponentialLR", "ReduceLROnPlateau", "LinearLR",
+)  # fmt: skip
+ARGUMENTS = (
+    "max_epochs", "lr_updates", "lr_decay_factor", "step_lr_update_freq", "cosine_final_lr_ratio",
+    "lr_schedule_function",
+)  # fmt: skip
 
 
 def rate_callbacks(params: TrainingParams, optimizer: Optimizer, net: Any, batches: int) -> tuple[list[Any], list[Any]]:
@@ -36,28 +32,14 @@ def rate_callbacks(params: TrainingParams, optimizer: Optimizer, net: Any, batch
     elif params.lr_warmup_steps:
         mode = _named("lr_warmup", params.warmup_mode)
         warmup = [(LinearBatchLRWarmup if mode is LinearEpochLRWarmup else mode)(**shared)]  # the default is by epochs
-    return warmup, _schedule(params, optimizer, shared)
+    if isinstance(params.lr_mode, Mapping):
+        return warmup, [torch_schedule(params.lr_mode, optimizer)]
+    schedule = None if params.lr_mode is None else _named("lr_scheduler", params.lr_mode)
+    return warmup, [schedule(**shared, **{name: params[name] for name in ARGUMENTS})] if schedule else []
 
 
 def _named(kind: str, said: Any) -> Any:
     return find(kind, said) if isinstance(said, str) else said
-
-
-def _schedule(params: TrainingParams, optimizer: Optimizer, shared: dict[str, Any]) -> list[Any]:
-    mode = params.lr_mode
-    if mode is None:
-        return []
-    if isinstance(mode, Mapping):
-        return [torch_schedule(mode, optimizer)]
-    known = (
-        "max_epochs",
-        "lr_updates",
-        "lr_decay_factor",
-        "step_lr_update_freq",
-        "cosine_final_lr_ratio",
-        "lr_schedule_function",
-    )
-    return [_named("lr_scheduler", mode)(**shared, **{name: params[name] for name in known})]
 
 
 def torch_schedule(mode: Mapping[str, Any], optimizer: Optimizer) -> LRSchedulerCallback:

@@ -11,34 +11,13 @@ from cadenza.recipes.registry import Registry
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 
-KINDS = (
-    "model",
-    "kd_model",
-    "detection_module",
-    "metric",
-    "loss",
-    "dataloader",
-    "callback",
-    "transform",
-    "dataset",
-    "pre_launch_callback",
-    "unet_backbone_stage",
-    "unet_up_block",
-    "target_generator",
-    "lr_scheduler",
-    "lr_warmup",
-    "sg_logger",
-    "collate_function",
-    "sampler",
-    "optimizer",
-    "processing",
-)
-REGISTRIES: dict[str, Registry] = {kind: Registry(kind) for kind in KINDS}
+REGISTRIES: dict[str, Registry] = {}
 """One registry for each kind of thing that a recipe names. Case and separators do not matter in a name."""
 
 
 def _registering(kind: str) -> Callable[..., Callable[[Registered], Registered]]:
     """The decorator for one kind."""
+    REGISTRIES[kind] = Registry(kind)
 
     def register(name: str | None = None, deprecated_name: str | None = None) -> Callable[[Registered], Registered]:
         """Puts a class or function under ``name``, or under its own name; ``deprecated_name`` stands for it, too."""
@@ -78,28 +57,7 @@ register_sampler = _registering("sampler")
 register_optimizer = _registering("optimizer")
 register_processing = _registering("processing")
 
-__all__ = [
-    "register_callback",
-    "register_collate_function",
-    "register_dataloader",
-    "register_dataset",
-    "register_detection_module",
-    "register_kd_model",
-    "register_loss",
-    "register_lr_scheduler",
-    "register_lr_warmup",
-    "register_metric",
-    "register_model",
-    "register_optimizer",
-    "register_pre_launch_callback",
-    "register_processing",
-    "register_sampler",
-    "register_sg_logger",
-    "register_target_generator",
-    "register_transform",
-    "register_unet_backbone_stage",
-    "register_unet_up_block",
-]
+__all__ = [f"register_{kind}" for kind in REGISTRIES]
 
 
 def find(kind: str, name: str) -> Any:

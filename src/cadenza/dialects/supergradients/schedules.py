@@ -15,19 +15,10 @@ from cadenza.dialects.supergradients.phases import Phase
 from cadenza.dialects.supergradients.registry import register_callback, register_lr_scheduler
 
 __all__ = [
-    "CosineLRCallback",
-    "CosineLRScheduler",
-    "ExponentialLRCallback",
-    "ExponentialLRScheduler",
-    "FunctionLRCallback",
-    "FunctionLRScheduler",
-    "LRCallbackBase",
-    "LRSchedulerCallback",
-    "PolyLRCallback",
-    "PolyLRScheduler",
-    "StepLRCallback",
-    "StepLRScheduler",
-]
+    "CosineLRCallback", "CosineLRScheduler", "ExponentialLRCallback", "ExponentialLRScheduler", "FunctionLRCallback",
+    "FunctionLRScheduler", "LRCallbackBase", "LRSchedulerCallback", "PolyLRCallback", "PolyLRScheduler",
+    "StepLRCallback", "StepLRScheduler",
+]  # fmt: skip
 
 
 class LRCallbackBase(PhaseCallback):
@@ -52,7 +43,7 @@ class LRCallbackBase(PhaseCallback):
         for name in kwargs.keys() - DEFAULT_TRAINING_PARAMS.keys():  # a schedule is handed all training parameters
             raise TypeError(f"supergradients: {type(self).__name__} has no argument {name!r}")
         self.initial_lr = dict(initial_lr) if isinstance(initial_lr, Mapping) else {"default": float(initial_lr)}
-        self.lr = dict(self.initial_lr)
+        self.lr: Any = dict(self.initial_lr)
         self.update_param_groups, self.train_loader_len = update_param_groups, train_loader_len
         self.net, self.training_params = net, training_params
 
@@ -69,10 +60,12 @@ class LRCallbackBase(PhaseCallback):
         raise NotImplementedError
 
     def update_lr(self, optimizer: Optimizer, epoch: int | None, batch_idx: int | None = None) -> None:
-        """Sets ``self.lr`` in the optimizer: each group by its name, or all by the one under "default"."""
+        """Sets ``self.lr`` in the optimizer: each group by its name, or all by the one under "default" or
+        a single number."""
+        rates = self.lr if isinstance(self.lr, Mapping) else {"default": self.lr}
         for number, group in enumerate(optimizer.param_groups):
             name = str(group.get("name", number))
-            group["lr"] = self.lr[name] if name in self.lr else self.lr.get("default", group["lr"])
+            group["lr"] = rates[name] if name in rates else rates.get("default", group["lr"])
 
     def scale(self, factor: float) -> None:
         """Every rate is its initial one times ``factor``."""
@@ -174,10 +167,16 @@ class CosineLRScheduler(PerStep):
         super().__init__(max_epochs, **kwargs)
         self.cosine_final_lr_ratio = cosine_final_lr_ratio
 
+    @property
+    def warm(self) -> int:
+        return int(getattr(self.training_params, "lr_warmup_steps", 0) or 0)
+
+    def is_lr_scheduling_enabled(self, context: PhaseContext) -> bool:
+        return super().is_lr_scheduling_enabled(context) and self.steps(context)[0] >= self.warm
+
     def factor(self, context: PhaseContext) -> float:
         done, total = self.steps(context)
-        warm = int(getattr(self.training_params, "lr_warmup_steps", 0) or 0)
-        place = 0.5 * (1.0 + math.cos(math.pi * max(0, done - warm) / (total - warm + 1)))
+        place = 0.5 * (1.0 + math.cos(math.pi * (done - self.warm) / (total - self.warm + 1)))
         return place * (1 - self.cosine_final_lr_ratio) + self.cosine_final_lr_ratio
 
 

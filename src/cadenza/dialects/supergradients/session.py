@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from cadenza import loop
 from cadenza.arguments import choose_device
-from cadenza.callback import Callback, Order, Watch
-from cadenza.callbacks import (
-    EMA,
-    Accumulate,
-    GradientClip,
-    Metrics,
-    PreciseBatchNorm,
-    Precision,
-    Progress,
-    SubsetRun,
-    WeightAverage,
-)
+from cadenza.callback import Callback, Watch
+from cadenza.callbacks import Accumulate, GradientClip, PreciseBatchNorm, Precision, Progress, SubsetRun, WeightAverage
+from cadenza.callbacks.accumulate import Window
 from cadenza.data import length_of
 from cadenza.dialects.aitoolbox.folders import save_state
 from cadenza.dialects.supergradients.building import build
 from cadenza.dialects.supergradients.callback import ContextSection
-from cadenza.dialects.supergradients.checkpoints import (
-    SaveCheckpoints,
-    installed_packages,
-    restore,
-    training_state,
-)
+from cadenza.dialects.supergradients.checkpoints import SaveCheckpoints, installed_packages, restore
 from cadenza.dialects.supergradients.compiling import compile_options, compiled, compiled_loss
 from cadenza.dialects.supergradients.environment import broadcast_from_master, chosen, synchronised
 from cadenza.dialects.supergradients.loggers import BaseSGLogger, check_params
 from cadenza.dialects.supergradients.losses import BatchWithExtras, loss_names, make_loss
-from cadenza.dialects.supergradients.metrics import metrics_by_name
+from cadenza.dialects.supergradients.metrics import ContextMetrics, metrics_by_name
 from cadenza.dialects.supergradients.optimizers import make_optimizer
-from cadenza.dialects.supergradients.parameters import TrainingParams
+from cadenza.dialects.supergradients.parameters import DEFAULT_TRAINING_PARAMS, TrainingParams
 from cadenza.dialects.supergradients.pre_prediction import PrePrediction
 from cadenza.dialects.supergradients.rates import rate_callbacks
-from cadenza.dialects.supergradients.sources import Source
+from cadenza.dialects.supergradients.sources import ModelEMA, Source
 from cadenza.dialects.supergradients.watching import watched_name
 from cadenza.distributed.world import World
 from cadenza.trainer import Trainer as CadenzaTrainer
@@ -48,8 +35,18 @@ from cadenza.trainer import Trainer as CadenzaTrainer
 if TYPE_CHECKING:
     from cadenza.run import Run
 
-BEFORE_THE_CONTEXT = Order.PREPARE - 1500
-"""Metrics are measured before the context looks at them."""
+
+STAGES = {"train": "train", "val": "valid", "test": "test"}
+"""The names of the stages, by ours."""
+
+
+class SummedWindow(Window):
+    """The gradients of a window are added up, as the original does; their mean is not taken."""
+
+    def weigh(self, count: Any, mean: Any = None) -> Any:
+        return 1.0
+
+    def settle(self, parameters: Iterable[Tensor]) -> None: ...
 
 
 class Session:
@@ -66,34 +63,27 @@ class Session:
         self.name, self.folder, self.params, self.loaders = name, folder, params, loaders
         self.results: dict[str, Any] = {}
         self.settled = False
+        self.accumulate: Accumulate | None = None
+        self.gradients: dict[str, Tensor] = {}
+        self.best_metrics: dict[str, Any] = {}
         self.packages = installed_packages() if params.log_installed_packages and params.save_model else {}
         self._make_loss()
-        self.main = BatchWithExtras()
+        self.main = BatchWithExtras(self.names)
         self.source = SessionSource(self)
         self.section = ContextSection(self.source)
         self.section.averages = True
-        self.optimizer = make_optimizer(
-            model,
-            params.optimizer,
-            params.optimizer_params or {},
-            params.initial_lr,
-            params.zero_weight_decay_on_bias_and_bn,
-        )
+        self.optimizer = make_optimizer(model, params)
         self.train_metrics = metrics_by_name(params.train_metrics_list)
         self.valid_metrics = metrics_by_name(params.valid_metrics_list)
         watched = loaders["valid"] is not None
         self.watch = watched_name(params.metric_to_watch, self.names, self.valid_metrics) if watched else None
-        self.ema = self._ema()
+        self.mode = "max" if params.greater_metric_to_watch_is_better else "min"
+        self.ema = self._ema(model)
         self.average = self._average()
         self.logger = self._logger()
+        callbacks = self.callbacks(model, device)
         self.trainer = CadenzaTrainer(
-            model,
-            self.optimizer,
-            self.criterion,
-            callbacks=self.callbacks(model, device),
-            device=options["device"],
-            strategy=options["strategy"],
-            seed=params.seed,
+            model, self.optimizer, self.criterion, callbacks=callbacks, seed=params.seed, **options
         )
 
     # What it is made of ---------------------------------------------------------------------------------------------
@@ -115,8 +105,7 @@ class Session:
         warmup, schedule = rate_callbacks(params, self.optimizer, model, length_of(self.loaders["train"]) or 0)
         before: list[Any] = [self.main, self.section, *self._metrics(), *self._changing(device)]
         users = [build("callback", one) for one in mine]
-        mode = "max" if params.greater_metric_to_watch_is_better else "min"
-        after: list[Any] = [Watch(self.watch, mode)] if self.watch is not None else []
+        after: list[Any] = [Watch(self.watch, self.mode)] if self.watch is not None else []
         if params.clip_grad_norm:
             after.append(GradientClip(norm=float(params.clip_grad_norm)))
         after += [one for one in (self.ema, self.average) if one is not None]
@@ -129,13 +118,8 @@ class Session:
         return [*before, *users, *warmup, *after, *schedule]
 
     def _metrics(self) -> list[Callback]:
-        found = []
-        for metrics, stages in ((self.train_metrics, ("train",)), (self.valid_metrics, ("val", "test"))):
-            if metrics:
-                measure = Metrics(metrics, stages=stages)
-                measure.name, measure.order = f"Metrics of {stages[0]}", BEFORE_THE_CONTEXT
-                found.append(measure)
-        return list(found)
+        each = ((self.train_metrics, ("train",)), (self.valid_metrics, ("val", "test")))
+        return [ContextMetrics(metrics, stages, self.section.facade) for metrics, stages in each if metrics]
 
     def _changing(self, device: str) -> list[Callback]:
         """What changes batches, precision and windows."""
@@ -146,7 +130,9 @@ class Session:
         if params.mixed_precision:
             made.append(Precision("fp16" if device == "cuda" else "bf16"))
         if params.batch_accumulate > 1:
-            made.append(Accumulate(params.batch_accumulate))
+            self.accumulate = Accumulate(params.batch_accumulate, carry=True)
+            self.accumulate.window = SummedWindow(params.batch_accumulate)
+            made.append(self.accumulate)
         if params.max_train_batches or params.max_valid_batches:
             made.append(SubsetRun(params.max_train_batches, params.max_valid_batches, None))
         return made
@@ -159,23 +145,23 @@ class Session:
             return length_of(loader) or 100
         return max(1, int(samples) // (int(size) * World.detect().world_size))
 
-    def _ema(self) -> EMA | None:
+    def _ema(self, model: nn.Module) -> ModelEMA | None:
         if not self.params.ema:
             return None
-        options = {"decay": 0.9999, "decay_type": "exp", "beta": 15.0, **(self.params.ema_params or {})}
+        options = {**DEFAULT_TRAINING_PARAMS["ema_params"], **(self.params.ema_params or {})}
         warmup = {"exp": "exponential", "threshold": "threshold", "constant": "constant"}.get(options["decay_type"])
         if warmup is None:
             raise ValueError("supergradients: ema_params.decay_type is exp, threshold or constant")
-        steps = (length_of(self.loaders["train"]) or 1) * int(self.params.max_epochs)
-        return EMA(
-            options["decay"], warmup=warmup, steps=steps if warmup == "exponential" else None, beta=options["beta"]
-        )
+        batches = length_of(self.loaders["train"]) or 1
+        steps = batches * int(self.params.max_epochs) if warmup == "exponential" else None
+        made = ModelEMA(options["decay"], warmup=warmup, steps=steps, beta=options["beta"])
+        made.model = model
+        return made
 
     def _average(self) -> WeightAverage | None:
         if not self.params.average_best_models or self.watch is None:
             return None
-        mode = "max" if self.params.greater_metric_to_watch_is_better else "min"
-        return WeightAverage(best=10, monitor=self.watch, mode=mode, apply=False)
+        return WeightAverage(best=10, monitor=self.watch, mode=self.mode, apply=False)
 
     def _logger(self) -> Any:
         said = self.params.sg_logger
@@ -213,24 +199,29 @@ class Session:
         run = self.trainer.run(epochs=epochs)
         run.train_loader, run.val_loader, run.test_loaders = (self.loaders[key] for key in ("train", "valid", "test"))
         with run:
+            for name, parameter in run.module.named_parameters():  # of a window that was open when the run was saved
+                if name in self.gradients:
+                    parameter.grad = self.gradients[name].to(run.device)
             for _ in run.epochs():
+                rates = [group["lr"] for group in self.optimizer.param_groups]
                 for _ in run.train():
                     run.train_step()
-                if (run.epoch + 1) % self.params.run_validation_freq == 0:
+                if (run.epoch + 1) % self.params.run_validation_freq == 0 or run.is_last_epoch:
                     loop.validate(run)
                 if (run.epoch + 1) % self.params.run_test_freq == 0:
                     loop.test(run)
-                self.log(run)
+                self.log(run, rates)
             self.finish(run)
         self.results = self.measured(run)
 
-    def log(self, run: Run) -> None:
-        """The metrics of the epoch go to the logger."""
-        stages = {"train": "Train", "val": "Valid", "test": "Test"}
-        for name, value in run.metrics.items():
-            stage, _, rest = name.partition("/")
-            if stage in stages:
-                self.logger.add_scalar(f"{stages[stage]}_{rest}", value, run.epoch)
+    def log(self, run: Run, rates: list[float]) -> None:
+        """The metrics of the epoch, and the learning rates with which it began, go to the logger."""
+        names = [group.get("name", number) for number, group in enumerate(self.optimizer.param_groups)]
+        found = {"lr" if len({*names}) == 1 else f"lr/{name}": rate for name, rate in zip(names, rates, strict=True)}
+        for stage, metrics in self.section.upkeep.found.items():
+            found |= {f"{STAGES[stage]}_{name}": value for name, value in metrics.items()}
+        for name, value in found.items():
+            self.logger.add_scalar(name.lower(), value, run.epoch)
 
     def finish(self, run: Run) -> None:
         """Validates and writes the mean of the best models, between the two events that say so."""
@@ -242,20 +233,18 @@ class Session:
             self.average.copy_to(run.module)
             if run.is_main:
                 save_state(self.folder / "average_model.pth", {"net": run.module.state_dict()})
+            self.section.averaging = True
             for _ in run.validate(self.loaders["valid"], "average"):
                 run.eval_step()
+            self.section.averaging = False
             run.module.load_state_dict(own)
         self.section.call("on_average_best_models_validation_end", run)
 
     def measured(self, run: Run) -> dict[str, Any]:
-        stages = {"train": "train", "valid": "val", "test": "test"}
         return {
             stage: {name.removeprefix(f"{ours}/"): v for name, v in run.metrics.items() if name.startswith(f"{ours}/")}
-            for stage, ours in stages.items()
+            for ours, stage in STAGES.items()
         }
-
-    def state(self, run: Run) -> dict[str, Any]:
-        return training_state(self, run)
 
     def stateful(self, run: Run) -> list[Callback]:
         """The user's callbacks that keep something; what is the trainer's own is written under its own key."""
@@ -266,7 +255,7 @@ class SessionSource(Source):
     """What the context of a session holds beside the run."""
 
     def __init__(self, session: Session) -> None:
-        self.session = session
+        self.session, self.main = session, session.main
 
     def fields(self, run: Run) -> dict[str, Any]:
         session = self.session
@@ -286,10 +275,3 @@ class SessionSource(Source):
 
     def close(self) -> None:
         self.session.logger.close()
-
-    def loss_names(self, run: Run) -> list[str]:
-        return self.session.names
-
-    def loss_items(self, run: Run) -> Any:
-        items = self.session.main.items
-        return run.loss.detach().reshape(1) if items is None else items

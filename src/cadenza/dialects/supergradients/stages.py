@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable as Function
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -14,11 +15,9 @@ from cadenza.dialects.supergradients.environment import multi_process_safe
 from cadenza.dialects.supergradients.registry import register_callback
 
 __all__ = [
-    "ModelConversionCheckCallback",
-    "TimerCallback",
-    "TrainingStageSwitchCallbackBase",
+    "ModelConversionCheckCallback", "TimerCallback", "TrainingStageSwitchCallbackBase",
     "YoloXTrainingStageSwitchCallback",
-]
+]  # fmt: skip
 
 
 class TrainingStageSwitchCallbackBase(Callback):
@@ -67,70 +66,74 @@ class ModelConversionCheckCallback(Callback):
 
     def __init__(
         self,
-        model_name: str,
+        model_name: Any = None,
         input_dimensions: Sequence[int] = (3, 224, 224),
         primary_batch_size: int = 1,
         rtol: float = 1e-3,
         atol: float = 1e-5,
+        model_meta_data: Any = None,
         **options: Any,
     ) -> None:
+        if model_meta_data is not None:
+            model_name, input_dimensions, primary_batch_size = (
+                getattr(model_meta_data, name) for name in ("name", "input_dimensions", "primary_batch_size")
+            )
         known = {"opset_version", "do_constant_folding", "input_names", "output_names", "dynamic_axes"}
         for name in options.keys() - known:
             raise TypeError(f"ModelConversionCheckCallback has no argument {name!r}")
         self.model_name, self.input_dimensions = model_name, tuple(input_dimensions)
         self.primary_batch_size, self.rtol, self.atol = primary_batch_size, rtol, atol
-        self.options = options
+        self.dynamic = bool(options.get("dynamic_axes"))
         self.result: Any = None
 
     @multi_process_safe
     def on_training_start(self, context: PhaseContext) -> None:
         with torch.random.fork_rng():
             inputs = torch.randn(self.primary_batch_size, *self.input_dimensions, device=context.device)
-        axes: Mapping[str, Any] = self.options.get("dynamic_axes") or {}
-        self.result = check_export(
-            context.net, Call((inputs,)), None, rtol=self.rtol, atol=self.atol, dynamic_batch=bool(axes)
-        )
+        close = {"rtol": self.rtol, "atol": self.atol}
+        self.result = check_export(context.net, Call((inputs,)), None, **close, dynamic_batch=self.dynamic)
+
+
+SPANS = {
+    "epoch_total_time_sec": ("on_train_loader_start", "on_train_loader_end"),
+    "train_loader_total_time_ms": ("on_train_loader_start", "on_train_loader_end"),
+    "train_batch_total_time_ms": ("on_train_batch_start", "on_train_batch_end"),
+    "train_batch_forward_with_loss_ms": ("on_train_batch_start", "on_train_batch_loss_end"),
+    "train_batch_gradient_time": ("on_train_batch_gradient_step_start", "on_train_batch_gradient_step_end"),
+    "validation_loader_total_time_ms": ("on_validation_loader_start", "on_validation_loader_end"),
+    "validation_batch_total_time_ms": ("on_validation_batch_start", "on_validation_batch_end"),
+}
+"""What is timed, from which hook to which."""
 
 
 @register_callback()
 class TimerCallback(Callback):
-    """Logs how long forward, gradient and batch took in milliseconds, and the loader and the epoch, once an epoch."""
+    """Logs how long parts of a batch and passes over loaders took in milliseconds, and the epoch in seconds, at the end
+    of each pass; of what comes in each batch the mean."""
 
     def __init__(self) -> None:
-        self.sums: dict[str, float] = {}
-        self.counts: dict[str, int] = {}
-        self.marks: dict[str, float] = {}
+        self.times: dict[str, list[float]] = {}
+        self.began: dict[str, float] = {}
 
-    def on_train_loader_start(self, context: PhaseContext) -> None:
-        self.sums, self.counts = {}, {}
-        self.marks["epoch"] = self.marks["loader"] = self._now(context)
-
-    def on_train_batch_start(self, context: PhaseContext) -> None:
-        self.marks["batch"] = self.marks["forward"] = self._now(context)
-        self._add("train_loader_time_ms", self.marks["loader"], self.marks["batch"])
-
-    def on_train_batch_loss_end(self, context: PhaseContext) -> None:
-        self.marks["gradient"] = self._now(context)
-        self._add("train_forward_time_ms", self.marks["forward"], self.marks["gradient"])
-
-    def on_train_batch_gradient_step_end(self, context: PhaseContext) -> None:
-        self._add("train_gradient_time_ms", self.marks["gradient"], self._now(context))
-
-    def on_train_batch_end(self, context: PhaseContext) -> None:
-        self.marks["loader"] = self._now(context)
-        self._add("train_batch_total_time_ms", self.marks["batch"], self.marks["loader"])
-
-    def on_train_loader_end(self, context: PhaseContext) -> None:
-        for name, total in self.sums.items():
-            context.sg_logger.add_scalar(f"timer/{name}", total / self.counts[name], context.epoch)
-        seconds = self._now(context) - self.marks["epoch"]
-        context.sg_logger.add_scalar("timer/epoch_total_time_sec", seconds, context.epoch)
-
-    def _add(self, name: str, start: float, end: float) -> None:
-        self.sums[name] = self.sums.get(name, 0.0) + (end - start) * 1000.0
-        self.counts[name] = self.counts.get(name, 0) + 1
-
-    def _now(self, context: PhaseContext) -> float:
+    def look(self, hook: str, context: PhaseContext) -> None:
+        """Takes the time at one hook."""
         if context.device.type == "cuda":
             torch.cuda.synchronize(context.device)  # a time without waiting would be that of the launch
-        return perf_counter()
+        now = perf_counter()
+        for name, (_, last) in SPANS.items():
+            if hook == last:
+                took = (now - self.began[name]) * (1.0 if name.endswith("_sec") else 1000.0)
+                self.times.setdefault(name, []).append(took)
+        self.began.update({name: now for name, (first, _) in SPANS.items() if hook == first})
+        if hook.endswith("loader_end"):
+            for name, times in self.times.items():
+                context.sg_logger.add_scalar(f"timer/{name}", sum(times) / len(times), context.epoch)
+            self.times = {}
+
+
+def _looking(hook: str) -> Function[[TimerCallback, PhaseContext], None]:
+    return lambda self, context: self.look(hook, context)
+
+
+for _hook in {hook for span in SPANS.values() for hook in span}:
+    setattr(TimerCallback, _hook, _looking(_hook))

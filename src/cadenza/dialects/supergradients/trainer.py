@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,16 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from cadenza.callbacks import Metrics
 from cadenza.dialects.facade import FrontDoor
 from cadenza.dialects.supergradients.building import build
 from cadenza.dialects.supergradients.callback import ContextSection
 from cadenza.dialects.supergradients.checkpoints import folder_to_resume, new_run_folder
 from cadenza.dialects.supergradients.environment import chosen
-from cadenza.dialects.supergradients.losses import BatchWithExtras, make_loss
-from cadenza.dialects.supergradients.metrics import metrics_by_name
+from cadenza.dialects.supergradients.losses import BatchWithExtras, loss_names, make_loss
+from cadenza.dialects.supergradients.metrics import ContextMetrics, metrics_by_name
 from cadenza.dialects.supergradients.parameters import TrainingParams
-from cadenza.dialects.supergradients.session import BEFORE_THE_CONTEXT, Session
+from cadenza.dialects.supergradients.session import Session
+from cadenza.dialects.supergradients.sources import PlainSource, Source
 from cadenza.dialects.supergradients.table import DIALECT
 from cadenza.trainer import Trainer as CadenzaTrainer
 
@@ -74,7 +75,7 @@ class Trainer(metaclass=FrontDoor):
             return self.session.play(resume)
         except KeyboardInterrupt:
             log.info("training was interrupted from the keyboard")
-            return {}
+        return {}
 
     def _place(self, params: TrainingParams) -> tuple[Path | None, Path]:
         """The checkpoint to go on from, if there is one, and the folder of the run."""
@@ -89,6 +90,11 @@ class Trainer(metaclass=FrontDoor):
     def net(self) -> nn.Module | None:
         """The model that was trained."""
         return None if self.session is None else self.session.trainer.model
+
+    @property
+    def ema_model(self) -> Any:
+        """The average of the weights, if there is one; its ``ema`` is a model that has it."""
+        return None if self.session is None else self.session.ema
 
     @property
     def checkpoints_dir_path(self) -> str | None:
@@ -118,17 +124,21 @@ class Trainer(metaclass=FrontDoor):
         metrics = metrics_by_name(test_metrics_list or ())
         if not metrics and session is not None:
             metrics = session.valid_metrics
-        callbacks: list[Any] = [BatchWithExtras(), ContextSection(session.source if session else None)]
+        main = BatchWithExtras(loss_names(criterion, loss_logging_items_names))
+        source: Source = copy.copy(session.source) if session else PlainSource()
+        source.main = main
+        section = ContextSection(source)
+        callbacks: list[Any] = [main, section]
         if metrics:
-            measure = Metrics(metrics, stages=("test",))
-            measure.order = BEFORE_THE_CONTEXT
-            callbacks.append(measure)
+            callbacks.append(ContextMetrics(metrics, ("test",), section.facade))
         if session is not None and session.ema is not None and use_ema_net and model is self.net:
             callbacks.append(session.ema)
         callbacks += [build("callback", one) for one in test_phase_callbacks or ()]
-        trainer = CadenzaTrainer(model, None, criterion or _no_loss, callbacks=callbacks, device=chosen()["device"])
-        found = trainer.test(test_loader)
-        return {name.removeprefix("test/"): value for name, value in found.items() if criterion or name != "test/loss"}
+        CadenzaTrainer(model, None, criterion or _no_loss, callbacks=callbacks, device=chosen()["device"]).test(
+            test_loader
+        )
+        found: dict[str, float] = section.facade.metrics_dict
+        return {name: value for name, value in found.items() if criterion or name not in main.names}
 
     # From a recipe --------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 
+OF_BATCH = ("batch_idx", "inputs", "preds", "target", "loss_log_items", "additional_batch_items", "loss_avg_meter")
+"""What a validation or a test leaves as it was after the last batch of training."""
+
+
 class Upkeep:
     """Puts into the context what a run knows. What does not change is put in once, at the beginning."""
 
@@ -22,7 +26,9 @@ class Upkeep:
         self.meter = AverageMeter()
         self.resumed: dict[str, Any] | None = None
         self.inside = False
-        self.names: list[str] = []
+        self.compute: Any = None
+        self.before: dict[str, Any] = {}
+        self.found: dict[str, dict[str, float]] = {}
 
     def points(self, inside: bool) -> dict[str, Callable[[Run], Any]]:
         """What is done at which point; inside a training step only if a callback looks there."""
@@ -36,6 +42,7 @@ class Upkeep:
             played[f"before_{stage}_iter"] = self.batch_starts
             played[f"after_{stage}_iter"] = self.batch_ends
             played[f"after_{stage}_epoch"] = self.pass_ends
+        played["after_iter"] = self.batch_is_over
         self.inside = inside
         return {**played, "after_loss": self.loss_is_known} if inside else played
 
@@ -43,19 +50,9 @@ class Upkeep:
         """A run begins: everything of the last one is forgotten."""
         context = self.context
         context._stop = False
-        context.put(
-            epoch=None,
-            batch_idx=None,
-            inputs=None,
-            preds=None,
-            target=None,
-            metrics_dict=None,
-            loss_log_items=None,
-            additional_batch_items=None,
-            loss_avg_meter=None,
-            metrics_compute_fn=None,
-            loss_logging_items_names=None,
-        )
+        self.found.clear()
+        of_epochs = ("epoch", "metrics_dict", "metrics_compute_fn", "loss_logging_items_names")
+        context.put(**dict.fromkeys((*of_epochs, *OF_BATCH)))
         self.training_starts(run)
 
     def kept(self) -> dict[str, Any]:
@@ -69,18 +66,13 @@ class Upkeep:
 
     def training_starts(self, run: Run) -> None:
         self.context.put(
-            net=run.module,
-            optimizer=run.optimizers[0] if run.optimizers else None,
-            criterion=run.criterion,
-            device=run.device,
-            train_loader=run.train_loader,
-            valid_loader=run.val_loader,
-            test_loader=run.test_loaders,
-            ddp_silent_mode=run.rank != 0,
-            **self.source.fields(run),
-        )
+            net=run.module, optimizer=run.optimizers[0] if run.optimizers else None, criterion=run.criterion,
+            train_loader=run.train_loader, valid_loader=run.val_loader, test_loader=run.test_loaders,
+            device=run.device, ddp_silent_mode=run.rank != 0, **self.source.fields(run),
+        )  # fmt: skip
 
     def epoch_starts(self, run: Run) -> None:
+        self.found.clear()
         self.context.put(epoch=run.epoch, train_loader=run.train_loader, valid_loader=run.val_loader)
 
     def pass_starts(self, run: Run) -> None:
@@ -89,21 +81,20 @@ class Upkeep:
         if run.stage == "train" and self.resumed is not None:
             self.meter.load_state_dict(self.resumed)
             self.resumed = None
-        self.compute = PassMetrics(self, run)
-        self.names = self.source.loss_names(run)
+        self.compute = None
+        fields = self.context.__dict__
+        self.before = {name: fields[name] for name in OF_BATCH} if run.stage != "train" else {}
         if run.stage == "test":
             self.context.put(test_loader=run.loader)
 
     def batch_starts(self, run: Run) -> None:
         inputs, target, more = unpacked(run.batch)
-        fields = self.context.__dict__
-        fields["batch_idx"], fields["inputs"], fields["target"] = run.batch_idx, inputs, target
-        fields["additional_batch_items"] = more
-        fields["loss_avg_meter"], fields["metrics_compute_fn"] = self.meter, self.compute
+        self.compute = self.source.metrics(run) if self.compute is None else self.compute
+        found = {"batch_idx": run.batch_idx, "inputs": inputs, "target": target, "additional_batch_items": more}
+        found |= {"loss_avg_meter": self.meter, "metrics_compute_fn": self.compute, **more}
         if run.stage != "train":
-            fields["loss_logging_items_names"] = self.names
-        if more:
-            fields.update(more)
+            found["loss_logging_items_names"] = self.source.loss_names(run)
+        self.context.__dict__.update(found)
 
     def loss_is_known(self, run: Run) -> None:
         if run.stage == "train":
@@ -113,35 +104,38 @@ class Upkeep:
         if "loss" not in run.skipped:
             if not (self.inside and run.stage == "train"):  # otherwise it was taken when it was known
                 self._take(run)
-            self.meter.update(self.context.__dict__["loss_log_items"], count_samples(run.batch)[0])
+            if run.stage == "train":
+                self._count(run)
+
+    def batch_is_over(self, run: Run) -> None:
+        """Callbacks saw the batch of a validation or a test; only now it counts, as in the original."""
+        if run.stage != "train" and "loss" not in run.skipped:
+            self._count(run)
+
+    def _count(self, run: Run) -> None:
+        self.meter.update(self.context.__dict__["loss_log_items"], count_samples(run.batch)[0])
 
     def _take(self, run: Run) -> None:
         fields = self.context.__dict__
         fields["preds"], fields["loss_log_items"] = getattr(run, "output", None), self.source.loss_items(run)
-        fields["loss_logging_items_names"] = self.names
+        fields["loss_logging_items_names"] = self.source.loss_names(run)
 
     def pass_ends(self, run: Run) -> None:
         self._log_parts(run)
         found = self.metrics_of(run, str(run.stage), run.loader_name)
-        several = run.stage == "test" and run.loader_name is not None
-        if several:
-            found = {f"{run.loader_name}:{name}": value for name, value in found.items()}
-            if run.batches_seen and self.context.__dict__["metrics_dict"] and self._same_test(run):
-                found = {**self.context.__dict__["metrics_dict"], **found}
-        self.context.put(metrics_dict=found)
+        if run.stage == "test" and run.loader_name is not None:  # one of several, whose metrics come together
+            named = {f"{run.loader_name}:{name}": value for name, value in found.items()}
+            found = {**self.found.get("test", {}), **named}
+        self.context.put(metrics_dict=found, **self.before)
+        self.found[str(run.stage)] = found
 
     def _log_parts(self, run: Run) -> None:
         """A loss of several parts is logged in parts, so that one of them can be watched."""
         names, average = self.source.loss_names(run), self.meter.average
-        if isinstance(average, tuple):
+        if isinstance(average, tuple) and len(average) > 1:
             loader = f"{run.loader_name}/" if run.loader_name else ""
             for name, value in zip(names, average, strict=False):
                 run.log(f"{run.stage}/{loader}{name}", value)
-
-    def _same_test(self, run: Run) -> bool:
-        """Whether an earlier loader of the same round of tests was measured before."""
-        tests = run.test_loaders
-        return isinstance(tests, Mapping) and run.loader_name != next(iter(tests))
 
     def epoch_ends(self, run: Run) -> None:
         if self.context._stop:
@@ -158,7 +152,7 @@ class Upkeep:
                 continue
             if rest == "loss":
                 average = self.meter.average
-                items = average if isinstance(average, tuple) else (run.metrics[name],)
+                items = average if isinstance(average, tuple) and len(average) > 1 else (run.metrics[name],)
                 found.update(zip(names, items, strict=False))
             else:
                 found[rest] = run.metrics[name]
@@ -168,16 +162,6 @@ class Upkeep:
 def _names(run: Run, stage: str) -> list[str]:
     loaders = {"val": run.val_loader, "test": run.test_loaders}.get(stage)
     return [str(name) for name in loaders] if isinstance(loaders, Mapping) else []
-
-
-class PassMetrics:
-    """``metrics_compute_fn``: what is known of the metrics of this pass."""
-
-    def __init__(self, upkeep: Upkeep, run: Run) -> None:
-        self.upkeep, self.run = upkeep, run
-
-    def compute(self) -> dict[str, float]:
-        return self.upkeep.metrics_of(self.run, str(self.run.stage), self.run.loader_name)
 
 
 def unpacked(batch: Any) -> tuple[Any, Any, dict[str, Any]]:

@@ -11,11 +11,8 @@ from cadenza.dialects.supergradients.registry import register_lr_warmup
 from cadenza.dialects.supergradients.schedules import LRCallbackBase
 
 __all__ = [
-    "BatchStepLinearWarmupLRCallback",
-    "EpochStepWarmupLRCallback",
-    "LinearBatchLRWarmup",
-    "LinearEpochLRWarmup",
-]
+    "BatchStepLinearWarmupLRCallback", "EpochStepWarmupLRCallback", "LinearBatchLRWarmup", "LinearEpochLRWarmup",
+]  # fmt: skip
 
 
 @register_lr_warmup("LinearEpochLRWarmup", "linear_epoch_step")
@@ -42,24 +39,13 @@ class LinearBatchLRWarmup(LRCallbackBase):
     """Rises with each of the first ``lr_warmup_steps`` batches, at most one epoch, from ``warmup_initial_lr``."""
 
     def __init__(
-        self,
-        warmup_initial_lr: float | Mapping[str, float] | None = None,
-        initial_lr: float | Mapping[str, float] = 0.0,
-        train_loader_len: int = 0,
-        update_param_groups: bool = False,
-        lr_warmup_steps: int = 0,
-        training_params: Any = None,
-        net: Any = None,
-        **kwargs: Any,
+        self, warmup_initial_lr: float | Mapping[str, float] | None = None, lr_warmup_steps: int = 0, **kwargs: Any
     ) -> None:
-        super().__init__(
-            Phase.TRAIN_EPOCH_START, initial_lr, update_param_groups, train_loader_len, net, training_params, **kwargs
-        )
-        wanted = lr_warmup_steps or int(getattr(training_params, "lr_warmup_steps", 0) or 0)
-        self.lr_warmup_steps = min(wanted, train_loader_len) if train_loader_len else wanted
-        given = (
-            warmup_initial_lr if warmup_initial_lr is not None else getattr(training_params, "warmup_initial_lr", None)
-        )
+        super().__init__(Phase.TRAIN_EPOCH_START, **{"initial_lr": 0.0, **kwargs})
+        params, length = self.training_params, self.train_loader_len
+        wanted = lr_warmup_steps or int(getattr(params, "lr_warmup_steps", 0) or 0)
+        self.lr_warmup_steps = min(wanted, length) if length else wanted
+        given = getattr(params, "warmup_initial_lr", None) if warmup_initial_lr is None else warmup_initial_lr
         self.warmup_initial_lr = initial_of(given, self.initial_lr, self.lr_warmup_steps)
 
     def __call__(self, context: PhaseContext) -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Mapping
+from typing import Any
 
 from cadenza.dialects.table import nearest
 
 
-def watched_name(said: str, losses: list[str], metrics: Iterable[str]) -> str:
-    """The name under which the run logs what ``metric_to_watch`` says; case and separators do not matter.
+def watched_name(said: str, losses: list[str], metrics: Mapping[str, Any]) -> str:
+    """The name under which the run logs what ``metric_to_watch`` says: a loss, a metric, or a part of one. Case and
+    separators do not matter.
 
-    >>> watched_name("crossentropyloss", ["CrossEntropyLoss"], [])
+    >>> watched_name("crossentropyloss", ["CrossEntropyLoss"], {})
     'val/loss'
-    >>> watched_name("accuracy", ["CrossEntropyLoss"], ["Accuracy"])
+    >>> watched_name("accuracy", ["CrossEntropyLoss"], {"Accuracy": None})
     'val/Accuracy'
     """
-    known = [*losses, *metrics]
-    found = next((name for name in known if _plain(name) == _plain(said)), None)
+    known = [*losses, *(part for name, one in metrics.items() for part in getattr(one, "component_names", [name]))]
+    if len(losses) == 1 and (part := re.fullmatch(rf"{plainly(losses[0])}loss(\d+)", plainly(said))):
+        return f"val/{losses[0]}/loss_{part[1]}"  # of a loss whose parts have no names
+    found = next((name for name in known if plainly(name) == plainly(said)), None)
     if found is None:
         near = nearest(said, known)
         hint = f"; did you mean {near!r}?" if near else "."
@@ -26,5 +31,6 @@ def watched_name(said: str, losses: list[str], metrics: Iterable[str]) -> str:
     return f"val/{found}"
 
 
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())
+def plainly(name: object) -> str:
+    """A name without case and separators."""
+    return "".join(letter for letter in str(name).lower() if letter.isalnum())

@@ -17,16 +17,9 @@ class MixedPrecision(Precision):
     name = "MixedPrecision"
 
     def __init__(
-        self,
-        learn: Any,
-        loss_scale: float | None = None,
-        max_noskip: int = 1000,
-        dynamic: bool = True,
-        clip: float | None = None,
-        flat_master: bool = False,
-        max_scale: float = 2.0**24,
-        loss_fp32: bool = True,
-    ) -> None:
+        self, learn: Any, loss_scale: float | None = None, max_noskip: int = 1000, dynamic: bool = True,
+        clip: float | None = None, flat_master: bool = False, max_scale: float = 2.0**24, loss_fp32: bool = True,
+    ) -> None:  # fmt: skip
         if flat_master:
             raise ValueError("fastai: flat_master is not carried: there is no copy of the weights to flatten")
         if clip is not None:

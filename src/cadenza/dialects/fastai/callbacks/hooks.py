@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from cadenza.data import to_device
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.fastai.torch_core import flatten_model, in_channels, one_param, requires_grad, to_detach
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner
 
-__all__ = ["ActivationStats", "Hook", "HookCallback", "Hooks", "hook_output", "hook_outputs", "model_summary"]
+__all__ = [
+    "ActivationStats", "Hook", "HookCallback", "Hooks", "dummy_batch", "dummy_eval", "hook_output", "hook_outputs",
+    "layers_info", "model_sizes", "model_summary", "num_features_model",
+]  # fmt: skip
 
 
-class Hook:
+LayerInformation = namedtuple("LayerInformation", ["Layer", "OutputSize", "Params", "Trainable"])
+
+
+class _Held(AbstractContextManager[Any]):
+    """What is removed when a ``with`` is left."""
+
+    def remove(self) -> None:
+        raise NotImplementedError
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+class Hook(_Held):
     """Keeps in ``stored`` what ``hook_func(module, input, output)`` returned last; left, it is removed.
 
     >>> layer = nn.Linear(2, 3)
@@ -36,7 +54,7 @@ class Hook:
 
     def hook_fn(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if self.detach:
-            inputs, output = _detached(inputs), _detached(output)
+            inputs, output = to_detach(inputs, cpu=False), to_detach(output, cpu=False)
         self.stored = self.hook_func(module, inputs, output)
 
     def remove(self) -> None:
@@ -44,14 +62,8 @@ class Hook:
             self.hook.remove()
             self.removed = True
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-
-
-class Hooks:
+class Hooks(_Held):
     """One hook for each of several modules."""
 
     def __init__(
@@ -73,12 +85,6 @@ class Hooks:
         for hook in self.hooks:
             hook.remove()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-
 
 def hook_output(module: nn.Module, detach: bool = True, grad: bool = False) -> Hook:
     """Keeps what ``module`` puts out, or with ``grad`` the gradient of that."""
@@ -94,15 +100,9 @@ def _put_out(module: nn.Module, inputs: Any, output: Any) -> Any:
     return output if isinstance(output, Tensor) else output[0] if len(output) == 1 else list(output)
 
 
-def _detached(values: Any) -> Any:
-    if isinstance(values, Tensor):
-        return values.detach()
-    return [_detached(value) for value in values] if isinstance(values, list | tuple) else values
-
-
 class HookCallback(LearnerCallback):
     """Calls ``self.hook(module, input, output)`` in the forwards of a fit; what it returns is in ``self.hooks.stored``.
-    Without ``modules``, every one that has none inside and has parameters."""
+    Without ``modules``, every one that has none inside and has a weight."""
 
     def __init__(self, learn: Learner, modules: Sequence[nn.Module] | None = None, do_remove: bool = True) -> None:
         super().__init__(learn)
@@ -113,9 +113,7 @@ class HookCallback(LearnerCallback):
 
     def on_train_begin(self, **kwargs: Any) -> None:
         if self.modules is None:
-            self.modules = [
-                one for one in self.learn._module.modules() if not list(one.children()) and list(one.parameters())
-            ]
+            self.modules = [one for one in flatten_model(self.learn._module) if hasattr(one, "weight")]
         self.hooks = Hooks(self.modules, self.hook)
 
     def on_train_end(self, **kwargs: Any) -> None:
@@ -144,17 +142,41 @@ class ActivationStats(HookCallback):
         self.stats = torch.stack([torch.stack(batch) for batch in rows]).permute(2, 1, 0).cpu() if rows else None
 
 
-def model_summary(learn: Any, n: int = 70) -> str:
-    """One line for each layer: its kind, the shape that it puts out for a batch, and its parameters."""
+def model_sizes(m: nn.Module, size: tuple[int, ...] = (64, 64)) -> list[torch.Size]:
+    """The shapes that the parts of ``m`` put out for an image of ``size``."""
+    with hook_outputs(m.children()) as hooks:
+        dummy_eval(m, size)
+    return [one.shape for one in hooks.stored]
+
+
+def dummy_batch(m: nn.Module, size: tuple[int, ...] = (64, 64)) -> Tensor:
+    """One image of noise for ``m``."""
+    return torch.rand(1, in_channels(m), *size, device=one_param(m).device)
+
+
+def dummy_eval(m: nn.Module, size: tuple[int, ...] = (64, 64)) -> Any:
+    with torch.no_grad():
+        return m.eval()(dummy_batch(m, size))
+
+
+def num_features_model(m: nn.Module) -> int:
+    """How many channels ``m`` puts out."""
+    return int(model_sizes(m)[-1][1])
+
+
+def layers_info(learn: Any) -> list[LayerInformation]:
+    """What is known of each layer of a Learner's model, by a batch of its training data."""
     layers = [one for one in learn._module.modules() if not list(one.children())]
-    weight, batch = next(learn._module.parameters()), next(iter(learn.data.train_dl))
-    training = learn._module.training
-    learn._module.eval()
-    with hook_outputs(layers) as hooks, torch.no_grad():
-        learn._module(to_device(batch[0], weight.device))
-    learn._module.train(training)
-    lines = [f"{'layer':<22} {'output shape':<24} parameters", "=" * n]
+    with hook_outputs(layers) as hooks:
+        learn.pred_batch(batch=next(iter(learn.data.train_dl)))
+    found = []
     for layer, output in zip(layers, hooks.stored, strict=True):
         count = sum(parameter.numel() for parameter in layer.parameters())
-        lines.append(f"{type(layer).__name__:<22} {list(output.shape)!s:<24} {count:,}")
-    return "\n".join(lines)
+        found.append(LayerInformation(type(layer).__name__, list(output.shape[1:]), count, bool(requires_grad(layer))))
+    return found
+
+
+def model_summary(learn: Any, n: int = 70) -> str:
+    """One line for each layer: its kind, the shape that it puts out for a batch, and its parameters."""
+    lines = [f"{one.Layer:<22} {one.OutputSize!s:<24} {one.Params:,}" for one in layers_info(learn)]
+    return "\n".join([f"{'layer':<22} {'output shape':<24} parameters", "=" * n, *lines])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cadenza.dialects.fastai.callback import add_metrics
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.fastai.torch_core import add_metrics
 
 __all__ = ["LossMetrics"]
 
@@ -20,7 +20,7 @@ class LossMetrics(LearnerCallback):
         if not metrics:
             raise ValueError("fastai: LossMetrics needs a loss with a dict `metrics` of at least one value")
         self.names = list(metrics)
-        self.learn.section.metrics_names.extend(self.names)
+        self.learn.recorder.add_metric_names(self.names)
 
     def on_epoch_begin(self, **kwargs: Any) -> None:
         self.totals: dict[str, Any] = dict.fromkeys(self.names, 0.0)
@@ -29,7 +29,7 @@ class LossMetrics(LearnerCallback):
     def on_batch_end(self, last_target: Any, train: bool, **kwargs: Any) -> None:
         if not train:
             size = len(last_target)
-            for name, value in self.learn.loss_func.metrics.items():  # type: ignore[union-attr]
+            for name, value in self.learn.loss_func.metrics.items():
                 self.totals[name] = self.totals[name] + value.detach() * size
             self.count += size
 

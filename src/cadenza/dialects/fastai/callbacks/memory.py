@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from cadenza.dialects.fastai.callback import add_metrics
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.fastai.torch_core import add_metrics
 
 __all__ = ["CpuPeakMemMetric", "PeakMemMetric"]
 _MIB = 1024 * 1024
@@ -21,7 +21,7 @@ class CpuPeakMemMetric(LearnerCallback):
     columns = ("cpu used", "cpu peak")
 
     def on_train_begin(self, **kwargs: Any) -> None:
-        self.learn.section.metrics_names.extend(self.columns)
+        self.learn.recorder.add_metric_names(list(self.columns))
         self._ours = not tracemalloc.is_tracing()
         if self._ours:
             tracemalloc.start()

@@ -16,6 +16,5 @@ class StopAfterNBatches(Callback):
         self.stop, self.n_batches = False, n_batches - 1
 
     def on_batch_end(self, iteration: int, **kwargs: Any) -> Any:
-        if iteration == self.n_batches:
-            return {"stop_epoch": True, "stop_training": True, "skip_validate": True}
-        return None
+        ends = iteration == self.n_batches
+        return dict.fromkeys(("stop_epoch", "stop_training", "skip_validate"), True) if ends else None

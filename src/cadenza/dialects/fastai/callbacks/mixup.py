@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,19 +26,15 @@ class MixUpCallback(LearnerCallback):
 
     def on_train_begin(self, **kwargs: Any) -> None:
         if self.stack_y:
-            run = self._section_run
+            run = self._section.run
             run.criterion = MixUpLoss(run.criterion)
-
-    @property
-    def _section_run(self) -> Any:
-        return vars(self)["_section"].run
 
     def on_batch_begin(self, last_input: Tensor, last_target: Tensor, train: bool, **kwargs: Any) -> Any:
         if not train:
             return None
-        share = torch.distributions.Beta(self.alpha, self.alpha).sample((len(last_target),)).to(last_input.device)
-        share = torch.maximum(share, 1 - share)
-        order = torch.randperm(len(last_target), device=last_input.device)
+        drawn = last_input.new_tensor(np.random.beta(self.alpha, self.alpha, len(last_target)))
+        share = torch.maximum(drawn, 1 - drawn)
+        order = torch.randperm(len(last_target)).to(last_input.device)
         wide = share.reshape(-1, *[1] * (last_input.dim() - 1))
         mixed: Any = last_input * wide + last_input[order] * (1 - wide)
         if self.stack_x:

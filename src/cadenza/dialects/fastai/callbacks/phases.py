@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
-from cadenza.dialects.fastai.callback import (
-    Annealing,
-    Scheduler,
-    annealing_cos,
-    annealing_exp,
-    annealing_linear,
-    annealing_no,
-)
+from cadenza.dialects.fastai.callback import Annealing, Scheduler, annealing_cos, annealing_exp, annealing_linear
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
 
 if TYPE_CHECKING:
@@ -47,12 +41,11 @@ class GeneralScheduler(LearnerCallback):
     def on_train_begin(self, epoch: int, **kwargs: Any) -> Any:
         start = epoch if self.start_epoch is None else self.start_epoch
         for phase in self.phases:
-            for schedulers in phase.scheds.values():
-                for scheduler in schedulers:
-                    scheduler.restart()
+            for scheduler in chain.from_iterable(phase.scheds.values()):
+                scheduler.restart()
         self.idx_s = 0
         self._set(first=True)
-        for _ in range(start * len(self.learn.data.train_dl)):  # type: ignore[arg-type]
+        for _ in range(start * len(self.learn.data.train_dl)):
             self.on_batch_end(True)
         return {"epoch": start}
 
@@ -63,7 +56,7 @@ class GeneralScheduler(LearnerCallback):
             return {"stop_training": True, "stop_epoch": True}
         self._set()
         phase = self.phases[self.idx_s]
-        if all(one.is_done for schedulers in phase.scheds.values() for one in schedulers):
+        if all(one.is_done for one in chain.from_iterable(phase.scheds.values())):
             self.idx_s += 1
         return None
 
@@ -79,34 +72,23 @@ class OneCycleScheduler(GeneralScheduler):
     way."""
 
     def __init__(
-        self,
-        learn: Learner,
-        lr_max: Any,
-        moms: tuple[float, float] = (0.95, 0.85),
-        div_factor: float = 25.0,
-        pct_start: float = 0.3,
-        final_div: float | None = None,
-        tot_epochs: int | None = None,
+        self, learn: Learner, lr_max: Any, moms: tuple[float, float] = (0.95, 0.85), div_factor: float = 25.0,
+        pct_start: float = 0.3, final_div: float | None = None, tot_epochs: int | None = None,
         start_epoch: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(learn, [], start_epoch)
         self.lr_max = lr_max if isinstance(lr_max, list | tuple) else [lr_max]
         self.moms, self.div_factor, self.pct_start, self.tot_epochs = moms, div_factor, pct_start, tot_epochs
         self.final_div = div_factor * 1e4 if final_div is None else final_div
 
     def on_train_begin(self, n_epochs: int, epoch: int, **kwargs: Any) -> Any:  # type: ignore[override]
-        total = len(self.learn.data.train_dl) * (self.tot_epochs or n_epochs)  # type: ignore[arg-type]
+        total = len(self.learn.data.train_dl) * (self.tot_epochs or n_epochs)
         up = int(total * self.pct_start)
         rising = [(lr / self.div_factor, lr) for lr in self.lr_max]
         falling = [(lr, lr / self.final_div) for lr in self.lr_max]
-        first, second = self.moms
         self.phases = [
-            TrainingPhase(up)
-            .schedule_hp("lr", rising, annealing_cos)
-            .schedule_hp("mom", (first, second), annealing_cos),
-            TrainingPhase(total - up)
-            .schedule_hp("lr", falling, annealing_cos)
-            .schedule_hp("mom", (second, first), annealing_cos),
+            TrainingPhase(length).schedule_hp("lr", lrs, annealing_cos).schedule_hp("mom", moms, annealing_cos)
+            for length, lrs, moms in ((up, rising, tuple(self.moms)), (total - up, falling, tuple(self.moms[::-1])))
         ]
         return super().on_train_begin(epoch=epoch, **kwargs)
 
@@ -115,26 +97,14 @@ class FlatCosAnnealScheduler(GeneralScheduler):
     """Flat for ``start_pct`` of all batches, then down to nothing along a cosine, a line or an exponential."""
 
     def __init__(
-        self,
-        learn: Learner,
-        lr: float = 4e-3,
-        tot_epochs: int = 1,
-        moms: tuple[float, float] = (0.95, 0.999),
-        start_pct: float = 0.72,
-        curve: str = "cosine",
-    ) -> None:
+        self, learn: Learner, lr: float = 4e-3, tot_epochs: int = 1, moms: tuple[float, float] = (0.95, 0.999),
+        start_pct: float = 0.72, curve: str = "cosine",
+    ) -> None:  # fmt: skip
         curves = {"cosine": annealing_cos, "linear": annealing_linear, "exponential": annealing_exp}
         if curve not in curves:
             raise ValueError(f"fastai: curve is one of {', '.join(curves)}, not {curve!r}")
-        total = len(learn.data.train_dl) * tot_epochs  # type: ignore[arg-type]
-        flat = int(total * start_pct)
-        end = lr / 1e3 if curve == "exponential" else 0.0
-        super().__init__(
-            learn,
-            [
-                TrainingPhase(flat).schedule_hp("lr", lr, annealing_no).schedule_hp("mom", moms[0], annealing_no),
-                TrainingPhase(total - flat)
-                .schedule_hp("lr", (lr, end), curves[curve])
-                .schedule_hp("mom", moms, annealing_linear),
-            ],
-        )
+        total = len(learn.data.train_dl) * tot_epochs
+        flat, end = int(total * start_pct), lr / 1e3 if curve == "exponential" else 0.0
+        first = TrainingPhase(flat).schedule_hp("lr", lr).schedule_hp("mom", moms[0])
+        second = TrainingPhase(total - flat).schedule_hp("lr", (lr, end), curves[curve]).schedule_hp("mom", moms[1])
+        super().__init__(learn, [first, second])

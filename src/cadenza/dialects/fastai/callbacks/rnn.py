@@ -21,9 +21,8 @@ class RNNTrainer(LearnerCallback):
         self.alpha, self.beta = alpha, beta
 
     def on_epoch_begin(self, **kwargs: Any) -> None:
-        reset: Any = getattr(self.learn._module, "reset", None)
-        if reset is not None:
-            reset()
+        if hasattr(self.learn._module, "reset"):
+            self.learn._module.reset()
 
     def on_loss_begin(self, last_output: Any, **kwargs: Any) -> Any:
         self.raw_out, self.out = last_output[1], last_output[2]

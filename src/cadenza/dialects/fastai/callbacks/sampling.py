@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from cadenza.callbacks.loaders import loader_like
-from cadenza.callbacks.oversample import balanced
+from cadenza.callbacks.oversample import balanced, class_indices
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
 
 if TYPE_CHECKING:
@@ -27,12 +28,14 @@ class OverSamplingCallback(LearnerCallback):
         self.weights = weights
 
     def on_train_begin(self, **kwargs: Any) -> None:
-        run = vars(self)["_section"].run
+        run = self._section.run
         loader: DataLoader[Any] = run.train_loader
         if self.weights is None:
             run.train_loader = balanced(loader, undersample=self.undersample)
             return
-        sampler = WeightedRandomSampler(self.weights.tolist(), len(self.weights))
+        counts = torch.bincount(class_indices(loader.dataset))
+        draws = int(counts.max()) * int((counts > 0).sum())
+        sampler = WeightedRandomSampler(self.weights.tolist(), draws)
         run.train_loader = loader_like(loader, sampler=sampler)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from cadenza.dialects.fastai.callback import Callback
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
@@ -13,13 +16,9 @@ if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner
 
 __all__ = [
-    "EarlyStoppingCallback",
-    "ReduceLROnPlateauCallback",
-    "SaveModelCallback",
-    "TerminateOnNaNCallback",
-    "TrackEpochCallback",
-    "TrackerCallback",
-]
+    "EarlyStoppingCallback", "ReduceLROnPlateauCallback", "SaveModelCallback", "TerminateOnNaNCallback",
+    "TrackEpochCallback", "TrackerCallback",
+]  # fmt: skip
 
 
 class TerminateOnNaNCallback(Callback):
@@ -41,31 +40,34 @@ class TrackerCallback(LearnerCallback):
             raise ValueError(f'fastai: mode is "auto", "min" or "max", not {mode!r}')
         self.monitor, self.mode = monitor, mode
         less = mode == "min" or (mode == "auto" and ("loss" in monitor or "error" in monitor))
-        self.sign = -1 if less else 1
-        self.best = -self.sign * math.inf
+        self.operator: Any = np.less if less else np.greater
+        self.best = math.inf if less else -math.inf
 
     def on_train_begin(self, **kwargs: Any) -> Any:
-        self.best = -self.sign * math.inf
+        self.best = math.inf if self.operator is np.less else -math.inf
 
     def get_monitor_value(self) -> float | None:
-        """The value of this epoch; None if there was no validation."""
+        """The value of this epoch; None if there was no validation, or with a warning if nothing of that name was
+        measured."""
         recorder = self.learn.recorder
         if self.monitor in ("train_loss", "trn_loss"):
             return float(recorder.losses[-1])
-        if not recorder.val_losses or len(recorder.val_losses) < len(recorder.nb_batches):
+        if not recorder.val_losses or recorder.val_losses[-1] is None:
             return None
-        names = [*recorder.metrics_names, *recorder._added]
-        values = dict(zip(names, recorder.metrics[-1], strict=False)) | {"valid_loss": recorder.val_losses[-1]}
+        measured = recorder.metrics[-1] if recorder.metrics else []
+        values = dict(zip(recorder.metrics_names, measured, strict=False)) | {"valid_loss": recorder.val_losses[-1]}
         if self.monitor not in values:
-            raise KeyError(f"fastai: {self.monitor!r} is not measured; nearest: {nearest(self.monitor, values)!r}")
-        return values[self.monitor]
+            near = nearest(self.monitor, values)
+            warnings.warn(f"fastai: {self.monitor!r} is not measured; nearest: {near!r}", stacklevel=2)
+            return None
+        return float(values[self.monitor])
 
     def better(self, value: float, margin: float = 0.0) -> bool:
-        return self.sign * value - margin > self.sign * self.best
+        return bool(self.operator(value + margin if self.operator is np.less else value - margin, self.best))
 
 
-class EarlyStoppingCallback(TrackerCallback):
-    """Stops when ``monitor`` did not improve by more than ``min_delta`` for more than ``patience`` epochs in a row."""
+class _Patient(TrackerCallback):
+    """Counts the epochs in a row in which ``monitor`` did not improve by more than ``min_delta``."""
 
     def __init__(
         self, learn: Learner, monitor: str = "valid_loss", mode: str = "auto", min_delta: float = 0, patience: int = 0
@@ -77,28 +79,30 @@ class EarlyStoppingCallback(TrackerCallback):
         self.wait = 0
         super().on_train_begin(**kwargs)
 
-    def on_epoch_end(self, epoch: int, **kwargs: Any) -> Any:
+    def waited(self) -> bool:
+        """Counts this epoch; True if there were more than ``patience`` of them."""
         value = self.get_monitor_value()
-        if value is None:
-            return None
-        if self.better(value, self.min_delta):
+        if value is not None and self.better(value, self.min_delta):
             self.best, self.wait = value, 0
-            return None
-        self.wait += 1
-        return {"stop_training": True} if self.wait > self.patience else None
+        elif value is not None:
+            self.wait += 1
+        return value is not None and self.wait > self.patience
+
+
+class EarlyStoppingCallback(_Patient):
+    """Stops when ``monitor`` did not improve by more than ``min_delta`` for more than ``patience`` epochs in a row."""
+
+    def on_epoch_end(self, epoch: int, **kwargs: Any) -> Any:
+        return {"stop_training": True} if self.waited() else None
 
 
 class SaveModelCallback(TrackerCallback):
     """Saves the best model, and loads it at the end; with ``every="epoch"`` each one, as ``<name>_<epoch>``."""
 
     def __init__(
-        self,
-        learn: Learner,
-        monitor: str = "valid_loss",
-        mode: str = "auto",
-        every: str = "improvement",
+        self, learn: Learner, monitor: str = "valid_loss", mode: str = "auto", every: str = "improvement",
         name: str = "bestmodel",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(learn, monitor, mode)
         if every not in ("improvement", "epoch"):
             raise ValueError(f'fastai: every is "improvement" or "epoch", not {every!r}')
@@ -123,37 +127,20 @@ class SaveModelCallback(TrackerCallback):
             self.saved = False
 
 
-class ReduceLROnPlateauCallback(TrackerCallback):
+class ReduceLROnPlateauCallback(_Patient):
     """Multiplies the learning rate by ``factor`` when ``monitor`` did not improve for more than ``patience`` epochs."""
 
     def __init__(
-        self,
-        learn: Learner,
-        monitor: str = "valid_loss",
-        mode: str = "auto",
-        patience: int = 0,
-        factor: float = 0.2,
-        min_delta: float = 0,
-        min_lr: float = 0.001,
-    ) -> None:
-        super().__init__(learn, monitor, mode)
-        self.patience, self.factor, self.min_delta, self.min_lr, self.wait = patience, factor, min_delta, min_lr, 0
-
-    def on_train_begin(self, **kwargs: Any) -> None:
-        self.wait = 0
-        super().on_train_begin(**kwargs)
+        self, learn: Learner, monitor: str = "valid_loss", mode: str = "auto", patience: int = 0, factor: float = 0.2,
+        min_delta: float = 0, min_lr: float = 0.001,
+    ) -> None:  # fmt: skip
+        super().__init__(learn, monitor, mode, min_delta, patience)
+        self.factor, self.min_lr = factor, min_lr
 
     def on_epoch_end(self, epoch: int, **kwargs: Any) -> None:
-        value = self.get_monitor_value()
-        if value is None:
-            return
-        if self.better(value, self.min_delta):
-            self.best, self.wait = value, 0
-            return
-        self.wait += 1
-        if self.wait > self.patience:
+        if self.waited():
             optimizer, self.wait = self.learn.opt, 0
-            optimizer.lr = [max(group["lr"] * self.factor, self.min_lr) for group in optimizer.param_groups]
+            optimizer.lr = [max(lr * self.factor, self.min_lr) for lr in optimizer.read_val("lr")]
 
 
 class TrackEpochCallback(LearnerCallback):

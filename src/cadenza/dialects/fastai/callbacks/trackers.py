@@ -20,14 +20,9 @@ class LearnerTensorboardWriter(LearnerCallback):
     gradients every ``stats_iters``, and metrics after each epoch, to ``base_dir/name``."""
 
     def __init__(
-        self,
-        learn: Learner,
-        base_dir: str | PathLike[str],
-        name: str,
-        loss_iters: int = 25,
-        hist_iters: int = 500,
+        self, learn: Learner, base_dir: str | PathLike[str], name: str, loss_iters: int = 25, hist_iters: int = 500,
         stats_iters: int = 100,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(learn)
         self.log_dir = Path(base_dir) / name
         self.loss_iters, self.hist_iters, self.stats_iters = loss_iters, hist_iters, stats_iters
@@ -50,7 +45,7 @@ class LearnerTensorboardWriter(LearnerCallback):
                 self.tbwriter.add_histogram(f"model_weights/{name}", parameter, iteration)
 
     def on_epoch_end(self, last_metrics: Any, iteration: int, **kwargs: Any) -> None:
-        names = self.learn.section.metrics_names[2:]
+        names = self.learn.recorder.names[2:]
         for name, value in zip(names, last_metrics, strict=False):
             if value is not None:
                 self.tbwriter.add_scalar(f"metrics/{name}", float(value), iteration)
@@ -79,7 +74,7 @@ class MLFlowTracker(LearnerCallback):
         self._mlflow.log_params(self.params)
 
     def on_epoch_end(self, epoch: int, smooth_loss: Any, last_metrics: Any, **kwargs: Any) -> None:
-        names = self.learn.section.metrics_names[1:]
+        names = self.learn.recorder.names[1:]
         for name, value in zip(names, [smooth_loss, *last_metrics], strict=False):
             if value is not None:
                 self._mlflow.log_metric(name, float(value), step=epoch)
