@@ -6,6 +6,7 @@ with what this would write.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import textwrap
@@ -15,13 +16,14 @@ from pathlib import Path
 from cadenza.cli.catalogue import callbacks_page
 from cadenza.cli.manual import command_page
 from cadenza.cli.score import points_page
-from cadenza.dialects.page import dialects_page
 from cadenza.points import POINTS, Kind, Point
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT)]
 
+from dialect_tables import dialects_page, table  # noqa: E402
 from figures import with_figures  # noqa: E402
+from tests.dialects.checklist import checklists  # noqa: E402
 
 HEAD = '''\
 """A typed method for every point, so that editors complete them. Made from ``points.py`` by ``make generate``."""
@@ -75,13 +77,39 @@ def loop_page() -> str:
     return page
 
 
+RECORDINGS = ROOT / "tests" / "dialects" / "recordings"
+
+
+def dialects_and_checks() -> str:
+    """``docs/dialects.md``: the tables of the dialects, the answers that differ, and the checklists."""
+    parts = [dialects_page()]
+    for path in sorted(RECORDINGS.glob("*.differences.json")):
+        stem = path.name.split(".")[0]
+        asked, differ = (json.loads(one.read_text(encoding="utf-8")) for one in (RECORDINGS / f"{stem}.json", path))
+        parts.append(
+            f"## Answers compared with the original: {stem}\n\n`tests/dialects/recordings/{stem}.py` asks the original "
+            f"package and the dialect the same {len(asked)} questions; {len(asked) - len(differ)} answers are "
+            "identical. The others:\n"
+        )
+        parts.append(table(("question", "difference, and why"), ((f"{one}", why) for one, why in differ.items())))
+    for one in checklists():
+        rows = ((row.text, row.state("native"), row.state("dialect")) for row in one.rows.values())
+        held = sum(set(row.attempts) == {"native", "dialect"} for row in one.rows.values())
+        parts.append(
+            f"## What is promised: {one.title}\n\nEvery class, method, argument, hook and example of the document, "
+            f"tried by running. {held} of {len(one.rows)} rows hold on both sides.\n"
+        )
+        parts.append(table(("promise", "natively", "in the dialect"), rows))
+    return "\n".join(parts)
+
+
 FILES = {
     "src/cadenza/stubs.py": stubs,
     "docs/points.md": points_page,
     "docs/loop.md": loop_page,
     "docs/callbacks.md": callbacks_page,
     "docs/command-line.md": command_page,
-    "docs/dialects.md": dialects_page,
+    "docs/dialects.md": dialects_and_checks,
     "docs/performance.md": partial(with_figures, "docs/performance.md"),
     "docs/report.md": partial(with_figures, "docs/report.md"),
     "README.md": partial(with_figures, "README.md"),

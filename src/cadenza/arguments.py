@@ -113,7 +113,7 @@ def tell_of_no_validation(run: Run, every: Duration) -> None:
         return
     begins = run.clock.epochs if every.unit == "epochs" else run.clock.steps
     ends = _end(run, every.unit)
-    if ends is not None and ends // every.amount == begins // every.amount:
+    if ends is not None and begins < ends and ends // every.amount == begins // every.amount:
         what = "tested" if run.val_loader is None else "validated"
         warn(f'nothing will be {what}: validate_every="{every}", and the fit ends at {Duration(ends, every.unit)}')
 

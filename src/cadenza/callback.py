@@ -45,6 +45,9 @@ class Callback(Stubs):
     capturable: bool = False
     monitor: str | None = None
     mode: str | None = None
+    same_on_ranks: tuple[str, ...] | None = None
+    """The attributes that must be equal on all ranks; ``()`` requires the callback on each rank. With None it is
+    required on each rank if it owns something, asks for skips, or has a state."""
     passive: bool = False
     """It only looks: it is not counted among those for whom a step of somebody else's making comes too early."""
     _gives_defaults = True

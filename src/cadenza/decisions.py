@@ -121,7 +121,7 @@ def replan(run: Run) -> None:
     run._asked &= ~REPLAN
     old, new = run._plan, run._make_plan(run)
     new.claim(run)
-    old.release(run, keep=new.callbacks)
+    old.release()
     follow(run, new)
     new.begin(run)
     run._removed += [callback for callback in old.callbacks if not any(callback is one for one in new.callbacks)]

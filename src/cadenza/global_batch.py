@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 def step_of(run: Run) -> dict[str, Any]:
     """What a checkpoint notes: the samples that a step sees over all processes, None if they are not known."""
+    training = run.training_state
+    if run.train_loader is None and training.step is not None:  # a custom loop that was resumed only to end
+        return training.step
     size, owner = batch_size_of(run.train_loader), accumulating(run.callbacks)
     batches = 1 if owner is None else owner.n
     samples = None if size is None else size * run.world_size * batches
-    return {"samples": samples, "adapted": owner is not None and owner.adapted}
+    training.step = {"samples": samples, "adapted": owner is not None and owner.adapted}
+    return training.step
 
 
 def batch_size_of(loader: Any) -> int | None:

@@ -179,7 +179,9 @@ def is_last(run: Run, this: Pass) -> bool:
 
 
 def release(run: Run, this: Pass) -> None:
-    """Steps on gradients that were held, since the epoch ends here."""
+    """Steps on gradients that were held, since the epoch ends here; unless they are carried into the next one."""
+    if run._carries:
+        return
     asked = run._asked
     run._held = False
     run._asked = asked & (SKIP_STEP | SKIP_ZERO_GRAD)  # what skips this batch does not skip the gradients of others

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from cadenza import decisions, passes
 from cadenza.data import Feed
+from cadenza.feeding import restore_unread
 from cadenza.history import unknown_metric
 from cadenza.names import warn_of_set_names
 from cadenza.points import POINTS
@@ -91,9 +92,13 @@ def finish(run: Run) -> None:
         run._ensemble.settle(run)
     run._write_row("epoch")
     run._ending = True
+    if run._resume is not None:  # the epoch in which it was saved was never opened: there is nothing new to save
+        run._asked &= ~SAVE
+        run._resume.leave(run)
     if run._asked & SAVE:
         decisions.serve_save(run)
     decisions.tell_saved(run)
+    restore_unread(run)
     warn_of_what_never_came(run)
     warn_of_set_names(run)
     close(run, None)
@@ -153,19 +158,22 @@ def close(run: Run, error: BaseException | None) -> None:
         run.training_state.stop_reason = run.stop_reason
     first: BaseException | None = None
     closing = sorted((*run._plan.callbacks, *run._removed), key=lambda callback: callback is run.experiment)
-    for callback in closing:
+    ends = [(f"{callback._label or callback.name}.close", callback.close) for callback in closing]
+    ends += [
+        (f"closing the {name} loader", feed.close) for name, (_, feed) in run._feeds.items() if isinstance(feed, Feed)
+    ]
+    for where, end in ends:
         try:
-            callback.close()
+            end()
         except BaseException as late:
             if error is None:
-                late.add_note(f"cadenza: raised in {callback._label or callback.name}.close")
+                late.add_note(f"cadenza: raised in {where}")
                 first = first or late
             else:
-                note_further(error, late, f"{callback._label or callback.name}.close")
-    for _, feed in run._feeds.values():
-        if isinstance(feed, Feed):
-            feed.close()
-    run._plan.release(run)
+                note_further(error, late, where)
+    if run._resume is not None:
+        run._resume.release()
+    run._plan.end(run)
     run._plan.executor.end()
     run._set_fields()
     run._last_loss = run._last_output = None

@@ -22,7 +22,7 @@ from cadenza.idle import check_idle, mark_weights
 from cadenza.iteration import begin_iteration, end_iteration, end_of_loader, fetch_with_others, release, take
 from cadenza.points import POINTS
 from cadenza.requests import END_EPOCH, OF_ITERATION, OF_PASS, REPLAN, SKIP_BATCH, SKIP_VALIDATION, STOP
-from cadenza.spans import enter, fire, leave
+from cadenza.spans import enter, fire, leave, out_of_a_generator
 from cadenza.state import mark_beginning
 from cadenza.verbs import each_verb
 
@@ -123,6 +123,9 @@ def epochs(run: Run) -> Iterator[int]:
         except GeneratorExit:
             abandon(run, this)
             raise
+        except StopIteration as error:
+            run._failing = out_of_a_generator(run, error)
+            raise run._failing from error
         except BaseException as error:
             run._failing = error
             raise
@@ -202,6 +205,9 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
     except GeneratorExit:
         abandon(run, this)
         raise
+    except StopIteration as error:
+        run._failing = out_of_a_generator(run, error)
+        raise run._failing from error
     except BaseException as error:
         run._failing = error
         raise

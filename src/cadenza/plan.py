@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 Instrument: TypeAlias = Callable[[Point, Callback, Player], Player]
 _PER_STAGE_ITERATION = ("fetch", "iter", "forward", "loss")
-_running: dict[int, Run] = {}
-"""The run in which a callback plays at this moment, by the identity of the callback."""
+_open: list[weakref.ref[Run]] = []
+"""The runs that are open, whose callbacks no other run may have. They are weak: a forgotten run does not count."""
 
 _trained_with: dict[int, tuple[weakref.ref[Callback], weakref.ref[Module]]] = {}
 """The model that a callback with a state was last trained with, by the identity of the callback."""
@@ -91,6 +92,8 @@ class Plan:
         every_rank: bool = False,
     ) -> None:
         self.optimizers = run.optimizers
+        self.given = tuple(callbacks)
+        """Those of all ranks, in the order in which they were given."""
         self.executor = run._executor = run._executor or Executor(run.training_state.execution or Execution(), run)
         self.together = run.world_size > 1 and not every_rank
         self.declared = declared_skips(callbacks) if self.together else 0
@@ -179,13 +182,14 @@ class Plan:
         return behave
 
     def claim(self, run: Run) -> None:
-        """Refuses a callback that plays in another run at this moment, then marks all as playing in this one."""
+        """Refuses a callback that plays in another run at this moment, and lets no other run have these. Whatever is
+        raised here, no callback is claimed."""
         for callback in self.callbacks:
             refuse_if_elsewhere(callback, run)
-        for callback in self.callbacks:
-            _running[id(callback)] = run
         if run.mode == "fit":
             warn_of_another_model(self.callbacks, run)
+        if weakref.ref(run) not in _open:  # where callbacks were added or removed in a run, it is there
+            _open.append(weakref.ref(run, _open.remove))
 
     def begin(self, run: Run) -> None:
         """Listens for optimizers that a user's own backward steps by itself."""
@@ -193,12 +197,16 @@ class Plan:
         if not self.is_default("on_iter_backward"):
             self._handles = [notice_own_steps(run, optimizer) for optimizer in run.optimizers]
 
-    def release(self, run: Run, keep: Sequence[Callback] = ()) -> None:
+    def release(self) -> None:
+        """No optimizer is listened to any more."""
         for handle in self._handles:
             handle.remove()
-        for callback in self.callbacks:
-            if not any(callback is kept for kept in keep):
-                _running.pop(id(callback), None)
+
+    def end(self, run: Run) -> None:
+        """The run is over: its callbacks may play in another one."""
+        self.release()
+        with contextlib.suppress(ValueError):
+            _open.remove(weakref.ref(run))
 
     def check(self, run: Run) -> None:
         """Refuses what cannot work together with these optimizers, once before_run has set everything up."""
@@ -226,28 +234,29 @@ _KINDS = ("before", "around", "after")
 
 def refuse_if_elsewhere(callback: Callback, run: Run | None) -> None:
     """One instance plays in one run at a time."""
-    if _running.get(id(callback), run) is not run:
+    others = [other for one in list(_open) if (other := one()) is not None and other is not run]
+    if any(callback is one for other in others for one in other._plan.callbacks):
         raise CallbackError(f"{callback.name} is playing in another run; give each run its own instance")
 
 
 def warn_of_another_model(callbacks: Sequence[Callback], run: Run) -> None:
     """What a callback keeps is about the model that it was trained with: the best value, an average of the weights."""
-    elsewhere = []
-    for callback in callbacks:
-        if not callback._keeps_state():
-            continue
-        key = id(callback)
-        known = _trained_with.get(key)
-        is_other = known is not None and known[1]() is not run.module and run._resume is None
-        if is_other and callback._carries_over():
-            elsewhere.append(callback.name)
-        forget = weakref.ref(callback, lambda _, key=key: _trained_with.pop(key, None) and None)  # type: ignore[misc]
-        _trained_with[key] = (forget, weakref.ref(run.module))
+    keeping = [callback for callback in callbacks if callback._keeps_state()]
+    elsewhere = [callback.name for callback in keeping if _was_elsewhere(callback, run) and callback._carries_over()]
     if elsewhere:
         warn(
             f"{', '.join(elsewhere)} took part in the training of another model, and what is kept of that goes on to "
             "count; give each trainer its own instances"
         )
+    for callback in keeping:  # after the warning, which may be an error
+        key = id(callback)
+        forget = weakref.ref(callback, lambda _, key=key: _trained_with.pop(key, None) and None)  # type: ignore[misc]
+        _trained_with[key] = (forget, weakref.ref(run.module))
+
+
+def _was_elsewhere(callback: Callback, run: Run) -> bool:
+    known = _trained_with.get(id(callback))
+    return known is not None and known[1]() is not run.module and run._resume is None
 
 
 def arrange(callbacks: Sequence[Callback], ranks: tuple[int, int] | None) -> tuple[tuple[Callback, ...], MainCallback]:

@@ -6,9 +6,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
+
+_follows_launcher = False
+
+
+def follow_launcher() -> None:
+    """Called in a process that ``launch`` started. The launcher ends it at a second Ctrl-C, so two SIGINT here are one
+    Ctrl-C that came on two ways, such as ``pkill -INT`` and the launcher."""
+    global _follows_launcher
+    _follows_launcher = True
 
 
 class Preempted(SystemExit):
@@ -35,6 +44,7 @@ class Warnings:
         self.names = tuple(names)
         self.name: str | None = None
         self.since = 0.0
+        self._interrupted = False
 
     @property
     def came(self) -> bool:
@@ -52,6 +62,7 @@ class Warnings:
     def heeded(self, *, anew: bool = True) -> Iterator[None]:
         """Notes what comes inside; ``anew`` forgets what came before."""
         self.name = None if anew else self.name
+        self._interrupted = self.name == "SIGINT"
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -70,11 +81,13 @@ class Warnings:
         chained = earlier if callable(earlier) and earlier is not signal.default_int_handler else None
 
         def note(number: int, frame: FrameType | None) -> None:
-            if name == "SIGINT" and self.name == "SIGINT":
+            if name == "SIGINT" and self._interrupted and not _follows_launcher:
                 raise KeyboardInterrupt
+            self._interrupted = self._interrupted or name == "SIGINT"
             if self.name is None:
                 self.name, self.since = name, time.monotonic()
             if chained is not None:
-                chained(number, frame)
+                with suppress(KeyboardInterrupt):  # such as from PySpark's handler: the run raises it when it has saved
+                    chained(number, frame)
 
         return note

@@ -19,7 +19,7 @@ from cadenza.rng import pack_rng, rng_kept, rng_state, seed_everything
 
 OWN = ("rng", "feeds", "clock", "waiting")
 """Parts of a state that each process has of its own."""
-COMPARED = ("callbacks", "metrics", "store", "model")
+COMPARED = ("callbacks", "metrics", "store", "model", "buffers")
 """Parts of a state whose entries are looked at one by one: those that are as on rank 0 are not stored again."""
 
 
@@ -94,7 +94,7 @@ def with_part(state: dict[str, Any], part: dict[str, Any] | None) -> dict[str, A
     for name in OWN:
         if name in part:  # the oldest checkpoints have nothing that waits
             state[name] = part[name]
-    for section in COMPARED:
+    for section in part["lacks"]:  # a checkpoint of an earlier version has fewer
         merged = copy.copy(state[section])  # of the model with what is noted about versions of its modules
         for name in part["lacks"][section]:
             merged.pop(name, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,10 +18,12 @@ from torch.optim import Optimizer
 
 from cadenza.decisions import Best
 from cadenza.encoding import decoded
+from cadenza.feeding import restore_unread
 from cadenza.global_batch import accumulating, keep_step
-from cadenza.requests import BIT
+from cadenza.optimizer_groups import accept_known_groups, restore_groups
+from cadenza.requests import BIT, SKIP_VALIDATION
 from cadenza.rng import set_rng_state, unpack_rng
-from cadenza.state import alike
+from cadenza.state import alike, load_buffers
 from cadenza.telling import warn
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Resume:
         self.name = name
         self.position: dict[str, Any] | None = state["position"]
         self.done = [tuple(one) for one in self.position["done"]] if self.position else []
+        self._undo: list[Callable[[], None]] = []
 
     # Before the run begins ------------------------------------------------------------------------------------------
 
@@ -51,8 +54,12 @@ class Resume:
         run._last_step = sys.maxsize if steps is None else fit["steps"] + steps
 
     def is_finished(self, run: Run) -> bool:
-        """Whether the saved run had ended, and no more is wanted of it now than then."""
+        """Whether nothing is left to train: the saved run had ended, and no more is wanted of it now than then; or it
+        was saved past the end of this fit, inside a later and longer one of the same script."""
         clock = self.state["clock"]
+        started = clock["epochs"] + (self.position is not None)
+        if clock["steps"] > run._last_step or (run.num_epochs is not None and started > run.num_epochs):
+            return True
         if self.state["ended"] is None:
             return False
         reached = run.num_epochs is not None and clock["epochs"] >= run.num_epochs
@@ -63,7 +70,10 @@ class Resume:
         return (run.num_epochs, run.num_steps) == (fit["until_epoch"], fit["until"])
 
     def load(self, run: Run, callbacks: Sequence[Callback]) -> None:
-        """Takes back everything but the place in the epoch."""
+        """Restores everything but the place in the epoch."""
+        if "groups" in self.state:  # a checkpoint of an earlier version has none
+            restore_groups(run, self.state["groups"], self.state["optimizers"])
+        self._undo = [accept_known_groups(optimizer) for optimizer in run.optimizers]
         state = self.state = run.training_state.strategy.taken(run, self.state)
         self._load_model(run)
         if isinstance(run.criterion, nn.Module):
@@ -81,6 +91,7 @@ class Resume:
         run.training_state.best = None if state["best"] is None else Best(**state["best"])
         run.training_state.stop_reason = state.get("stop_reason")
         run.training_state.seeded = True
+        run.training_state.step = state.get("step")
         run.metrics.clear()
         run.metrics.update(state["metrics"])
         run.epoch = run.clock.epochs
@@ -96,6 +107,24 @@ class Resume:
                 "with those weights that fit, leave resume out and add the callback Load(path, strict=False)"
             )
             raise
+        load_buffers(run.module, run.criterion, self.state.get("buffers", {}), run.device)
+
+    def load_ended(self, run: Run, callbacks: Sequence[Callback]) -> None:
+        """Leaves everything as the run that had ended left it, its loaders and random numbers too."""
+        self.load(run, callbacks)
+        self.leave(run)
+
+    def leave(self, run: Run) -> None:
+        """A run that does not open the epoch in which it was saved leaves its loaders and random numbers as saved."""
+        self.release()
+        restore_unread(run)
+        self.set_rng(run)
+
+    def release(self) -> None:
+        """The run is open, or will not be: adding a parameter group twice is an error again."""
+        for undo in self._undo:
+            undo()
+        self._undo = []
 
     def _keep_step(self, run: Run, callbacks: Sequence[Callback]) -> None:
         """With another number of processes a step still sees as many samples; so it does in runs after that."""
@@ -118,6 +147,8 @@ class Resume:
         run._epoch.done = [*self.done]
         if self.position["row"] is not None:
             run._rows["epoch"] = run.history.rows[self.position["row"]]
+        if "skip_validation" in self.state.get("asked", ()):
+            run._asked |= SKIP_VALIDATION  # now: if training was done, the validation is what would be opened next
 
     def skips(self, run: Run, stage: str, name: str | None) -> bool:
         """Whether this pass was done in the epoch before the run was interrupted."""
@@ -143,13 +174,15 @@ class Resume:
         """The run stands where it was saved: whatever its callbacks did on the way is set right. This ends the
         resuming."""
         run._resume = None
+        self.release()
         inside = self.position["pass"] if self.position else None
         run.module.load_state_dict(self.state["model"])
+        load_buffers(run.module, run.criterion, self.state.get("buffers", {}), run.device)
         gradients = self.state["gradients"]
         for name, parameter in run.module.named_parameters():
             gradient = gradients.get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.device)
-        run._held = bool(inside and inside["held"])
+        run._held = bool(inside["held"] if inside else run._carries and gradients)
         run.metrics.clear()
         run.metrics.update(self.state["metrics"])
         self._set_row(run)
@@ -212,8 +245,12 @@ def find(resume: Any, callbacks: Sequence[Callback], experiment: Any, apart: Any
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Loads ``state`` without torch's cast of what is kept in another precision than the weights."""
-    optimizer.load_state_dict(state)
-    missing = sorted({name for group in optimizer.param_groups for name in optimizer.defaults if name not in group})
+    missing, expected = [], set(optimizer.defaults) - {"differentiable"}  # which torch adds when something is loaded
+    try:
+        optimizer.load_state_dict(state)
+    except KeyError as error:  # the kinds of two optimizers are compared elsewhere, if the checkpoint names them
+        missing.append(str(error.args[0]))
+    missing += sorted({name for group in optimizer.param_groups for name in expected if name not in group})
     if missing:
         raise ValueError(
             f"the checkpoint holds the state of another kind of optimizer than {type(optimizer).__name__}: it has no "

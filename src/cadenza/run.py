@@ -68,6 +68,7 @@ class Run(Facts):
         self.stop_reason: str | None = None
         self.saved: str | None = None
         self._make_plan = make_plan
+        self._arguments: dict[str, Any] = dict(limits)
         self._set_engine()
         self.limit(**limits)
         self._known_names = frozenset(vars(self))
@@ -82,6 +83,7 @@ class Run(Facts):
         self._held = False
         self._idle = 0
         self._had_held = False
+        self._carries = False
         self._in_backward = False
         self._stepped_itself = False
         self._first: tuple[Any, Any] | None = None
@@ -112,6 +114,12 @@ class Run(Facts):
         self._thread = threading.get_ident()
         self._begun = False
         self._ended = False
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "A run cannot be pickled or copied. Keep the values that you need, such as run.metrics or "
+            "run.module.state_dict(); a callback that is pickled must not keep the run itself"
+        )
 
     # What a callback does -------------------------------------------------------------------------------------------
 
@@ -248,7 +256,7 @@ class Run(Facts):
         """Loads what is to be resumed without playing a point."""
         resume, self._resume = self._resume, None
         if resume is not None:
-            resume.load(self, self._make_plan(self).callbacks)
+            resume.load_ended(self, self._make_plan(self).callbacks)
 
     def __enter__(self) -> Self:
         if self._begun:

@@ -109,6 +109,19 @@ def note(run: Run, error: BaseException, where: str) -> None:
             error.add_note(f"cadenza: {said}")
 
 
+def out_of_a_generator(run: Run, error: StopIteration) -> RuntimeError:
+    """``error`` as a generator may raise it, with its notes: Python would put a RuntimeError without them in its place
+    (PEP 479)."""
+    instead = RuntimeError(
+        "StopIteration was raised where no iterator ends. Catch it where next() is called, or give next() a default"
+    )
+    for said in getattr(error, "__notes__", ()):
+        instead.add_note(said)
+    if run._blamed is error:
+        run._blamed = instead
+    return instead
+
+
 def whereabouts(run: Run) -> str:
     """Where the run stands, in words for people: epochs and batches are counted from 1, as a progress line does."""
     parts = []

@@ -16,6 +16,7 @@ from cadenza.data import Feed
 from cadenza.encoding import encoded
 from cadenza.frames import Epoch, Pass
 from cadenza.global_batch import step_of
+from cadenza.optimizer_groups import describe
 from cadenza.requests import BIT
 from cadenza.rng import pack_rng, rng_state
 
@@ -44,10 +45,13 @@ def collect_here(run: Run) -> dict[str, Any]:
     """The state of ``run`` as this process has it."""
     began = _evaluation(run)
     now = beginning(run) if began is None else began
+    model, criterion, buffers = _modules(run, now["buffers"])
     return {
-        "model": run.module.state_dict(),
-        "criterion": run.criterion.state_dict() if isinstance(run.criterion, nn.Module) else {},
+        "model": model,
+        "criterion": criterion,
+        "buffers": buffers,
         "optimizers": [optimizer.state_dict() for optimizer in run.optimizers],
+        "groups": describe(run),
         "schedulers": [encoded(scheduler.state_dict()) for scheduler in run.schedulers],
         "gradients": gradients_of(run),
         "clock": run.clock.state_dict(),
@@ -63,30 +67,72 @@ def collect_here(run: Run) -> dict[str, Any]:
         "feeds": now["feeds"],
         "store": {name: value for name, value in run.store.items() if is_tree(value)},
         "position": position_of(run, now),
-        "asked": [] if began is not None else unmet(run),
+        "asked": now["asked"],
         "waiting": [] if began is not None or run._ensemble is None else run._ensemble.waiting(run),
         "step": step_of(run),
     }
 
 
 def unmet(run: Run) -> list[str]:
-    """What was asked and is acted on only after this save: the end of the epoch or of the run, no validation. An
-    evaluation that is made again asks again, and a run that is only paused goes on."""
+    """What was asked and is acted on only after this save: the end of the epoch or of the run, no validation. A paused
+    run is not asked to stop again."""
     names = ("end_epoch", "skip_validation") if run.is_paused else ("end_epoch", "skip_validation", "stop")
     return [name for name in names if run._asked & BIT[name]]
 
 
 def beginning(run: Run) -> dict[str, Any]:
-    """What an evaluation changes, as it is now. Small tensors are copied, large ones belong to what does not change."""
+    """What an evaluation changes, and what was asked before it, as it is now: what is asked in it is asked again, since
+    it is made again. Small tensors are copied, large ones belong to what does not change."""
     row = run._rows["epoch"]
     return {
+        "asked": unmet(run),
         "rows": len(run.history),
         "row": None if row is None else dict(row),
         "metrics": dict(run.metrics),
         "callbacks": {callback.name: _kept(state) for callback in run.callbacks if (state := callback.state_dict())},
         "rng": pack_rng(rng_state(run.device)),
         "feeds": feeds_of(run),
+        "buffers": {name: _kept(buffer) for name, buffer in _buffers(run).items()},
     }
+
+
+def _modules(run: Run, buffers: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
+    """The state dicts of model and criterion with ``buffers``, and of those what the state dicts leave out because it
+    was registered with ``persistent=False``."""
+    states = {"model": run.module.state_dict(), "criterion": {}}
+    if isinstance(run.criterion, nn.Module):
+        states["criterion"] = run.criterion.state_dict()
+    hidden: dict[str, Tensor] = {}
+    for path, buffer in buffers.items():
+        part, _, name = path.partition(".")
+        if name in states[part]:
+            states[part][name] = buffer
+        else:
+            hidden[path] = buffer
+    return states["model"], states["criterion"], hidden
+
+
+def _buffers(run: Run) -> dict[str, Tensor]:
+    """All buffers of model and criterion, by "model." or "criterion." and their names."""
+    parts = [("model", run.module), *([("criterion", run.criterion)] if isinstance(run.criterion, nn.Module) else [])]
+    return {f"{part}.{name}": buffer for part, module in parts for name, buffer in module.named_buffers()}
+
+
+def load_buffers(model: nn.Module, criterion: object, buffers: dict[str, Tensor], device: torch.device) -> None:
+    """Restores buffers that the state dicts leave out. One that has another shape now, or none, is replaced."""
+    for path, saved in buffers.items():
+        part, _, name = path.partition(".")
+        place, _, last = name.rpartition(".")
+        owner = model if part == "model" else criterion
+        module = dict(owner.named_modules()).get(place) if isinstance(owner, nn.Module) else None
+        if module is None:  # it is no longer part of the model, and had no weights
+            continue
+        now = getattr(module, last, None)
+        if isinstance(now, Tensor) and now.shape == saved.shape and now.dtype == saved.dtype:
+            with torch.no_grad():
+                now.copy_(saved)
+        else:
+            module.register_buffer(last, saved.to(device, copy=True), persistent=False)
 
 
 def feeds_of(run: Run) -> dict[str, Any]:
@@ -98,6 +144,13 @@ def feeds_of(run: Run) -> dict[str, Any]:
             inside = isinstance(run._pass, Pass) and run._pass.feed is feed and run._pass.training
             states[key] = feed.state_dict(_consumed(run, feed) if inside else None)
     return states
+
+
+def unresumable(run: Run) -> list[str]:
+    """Why the pass that is open cannot be resumed from a save made now, with what to do; empty if it can."""
+    feed = run._pass.feed if isinstance(run._pass, Pass) and run._pass.training else None
+    reason = feed.why_not_resumable() if isinstance(feed, Feed) else None
+    return [] if reason is None else [reason]
 
 
 def _consumed(run: Run, feed: Feed) -> int:

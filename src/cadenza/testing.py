@@ -14,6 +14,7 @@ from cadenza.callback import Callback
 from cadenza.certifying import Certificate, certify
 from cadenza.conformance import check_callback
 from cadenza.points import POINTS, Kind
+from cadenza.storm import Storm
 from cadenza.witness import Kill
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ __all__ = [
     "Certificate",
     "Kill",
     "Recorder",
+    "Storm",
     "certify",
     "check_callback",
     "tiny_classifier",

@@ -119,6 +119,13 @@ class Trainer:
             f"<Trainer of {type(training.module).__name__} with {optimizers} on {training.device}; callbacks: {names}>"
         )
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "A Trainer cannot be pickled or copied. To keep what was trained, save model.state_dict(), or add the "
+            "callback Checkpoint and resume. To train in other processes, create the Trainer inside the function that "
+            "they call"
+        )
+
     # Callbacks ------------------------------------------------------------------------------------------------------
 
     @property
@@ -200,6 +207,7 @@ class Trainer:
                 check_loader(what, loaders)
         run = self.run(epochs=epochs, steps=steps, resume=resume)
         run.train_loader, run.val_loader, run.test_loaders = train_loader, val_loader, test_loaders
+        run._arguments["validate_every"] = every
         if run.is_finished:
             run.take_back()
             return self.history
@@ -236,16 +244,17 @@ class Trainer:
         """A fit that you write yourself: ``with trainer.run(epochs=10) as run:`` and the verbs of ``run``."""
         check_trainable(self._training)
         run = self._run("fit", epochs=epochs, steps=steps)
-        found = None if resume is None else self._find(resume)
+        run._arguments["resume"] = None if resume is None else "given"
+        found = None if resume is None else self._find(run, resume)
         if found is not None:
             run._resume = Resume(found.state, found.name)
             run._resume.limit(run, epochs, steps)
         return run
 
-    def _find(self, resume: Any) -> Any:
+    def _find(self, run: Run, resume: Any) -> Any:
         """The checkpoint to go on from; under many processes the one that rank 0 finds."""
-        training = self._training
-        return training.strategy.found(training, partial(find, resume, self._callbacks, training.experiment))
+        look = partial(find, resume, self._callbacks, self._training.experiment)
+        return self._training.strategy.found(run, self._callbacks, look)
 
     def _run(self, mode: str, **limits: Any) -> Run:
         return Run(self._training, self._plan, mode, **limits)

@@ -39,6 +39,8 @@ class Training:
     stop_reason: str | None = None
     """Why the last fit stopped before its end; None if nobody asked for it."""
     store: dict[str, Any] = field(default_factory=dict)
+    step: dict[str, Any] | None = None
+    """How many samples a step of the last fit saw, as checkpoints note it."""
     seed: int | None = None
     seeded: bool = False
     launched: bool = False

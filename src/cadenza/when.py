@@ -51,7 +51,19 @@ class When(Callback):
         self.every = None if every is None else Duration.interval(every, "every")
         self.start = None if start is None else Duration.parse(start, "start")
         self.stop = None if stop is None else Duration.parse(stop, "stop")
-        for name in ("order", "stages", "owns", "ranks", "asks", "agree", "capturable", "monitor", "mode", "passive"):
+        for name in (
+            "order",
+            "stages",
+            "owns",
+            "ranks",
+            "asks",
+            "agree",
+            "capturable",
+            "monitor",
+            "mode",
+            "passive",
+            "same_on_ranks",
+        ):
             setattr(self, name, getattr(callback, name))
         words = ((self.every, "every"), (self.start, "from"), (self.stop, "until"))
         self.name = f"When({callback.name}, {', '.join(f'{word} {value}' for value, word in words if value)})"

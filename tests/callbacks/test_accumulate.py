@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from cadenza import Callback, CallbackError, MainCallback, Trainer
+from cadenza.callbacks import Checkpoint
 from cadenza.callbacks.accumulate import Accumulate, Window
 from cadenza.testing import Recorder, tiny_classifier, tiny_loader
 
@@ -125,6 +126,69 @@ def test_a_closed_window_has_no_state():
     accumulate.load_state_dict({"batches": 1, "total": 3, "reference": 3, "gradients": {}})
     accumulate.load_state_dict({})
     assert accumulate.window.batches == 0
+
+
+# A window over epochs -------------------------------------------------------------------------------------------------
+
+
+def test_a_carried_window_is_that_of_one_long_epoch():
+    recorder = Recorder(["before_step", "after_train_epoch"])
+    carried, whole = made(Accumulate(3, carry=True), recorder), made(Accumulate(3))
+    carried.fit(ragged(), epochs=3)
+    whole.fit(ragged() * 3, epochs=1)
+    step, end = "before_step", "after_train_epoch"
+    assert recorder.trace == [step, end, step, step, end, step, step, end]
+    assert same(carried.model, whole.model)
+
+
+def test_a_run_drops_the_window_that_it_ends_in():
+    twice, once = made(Accumulate(2, carry=True)), made(Accumulate(2, carry=True))
+    twice.fit(ragged(), epochs=1)
+    once.fit(ragged()[:4], epochs=1)
+    assert same(twice.model, once.model)
+    for one in (twice, once):
+        one.fit(ragged(), epochs=2)
+    assert same(twice.model, once.model)
+
+
+class SaveAndBreak(Callback):
+    def __init__(self, batches):
+        self.batches = batches
+
+    def after_train_iter(self, run):
+        if run.clock.batches == self.batches:
+            run.save()
+
+    def before_train_iter(self, run):
+        if run.clock.batches == self.batches:
+            raise ArithmeticError
+
+
+@pytest.mark.parametrize("batches", [1, 4, 6, 7, 11])
+def test_a_resume_goes_on_in_a_carried_window(tmp_path, batches):
+    whole = made(Accumulate(4, carry=True))
+    whole.fit(ragged(), epochs=3)
+    with pytest.raises(ArithmeticError):
+        made(Accumulate(4, carry=True), SaveAndBreak(batches), Checkpoint(to=tmp_path)).fit(ragged(), epochs=3)
+    continued = made(Accumulate(4, carry=True), Checkpoint(to=tmp_path))
+    continued.fit(ragged(), epochs=3, resume="auto")
+    assert same(continued.model, whole.model)
+    assert continued.clock.steps == whole.clock.steps == 3
+
+
+def test_a_resume_between_epochs_goes_on_in_a_carried_window(tmp_path):
+    whole = made(Accumulate(4, carry=True))
+    whole.fit(ragged(), epochs=3)
+    made(Accumulate(4, carry=True), Checkpoint(to=tmp_path)).fit(ragged(), epochs=1)
+    continued = made(Accumulate(4, carry=True), Checkpoint(to=tmp_path))
+    continued.fit(ragged(), epochs=3, resume="auto")
+    assert same(continued.model, whole.model)
+
+
+def test_a_window_is_carried_or_dropped():
+    with pytest.raises(ValueError, match="give one of them"):
+        Accumulate(2, carry=True, drop_last=True)
+    assert "carried into the next epoch" in Accumulate(2, carry=True).explain()
 
 
 # What is refused ----------------------------------------------------------------------------------------------------

@@ -121,6 +121,21 @@ def test_a_signal_after_the_last_epoch_is_heeded(
     assert made.clock.batches == 10
 
 
+def test_another_handler_that_raises_does_not_keep_the_run_from_saving(tmp_path: Path) -> None:
+    """As that of a Spark driver in the same process."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="the run is saved"):
+            trainer(Checkpoint(None, to=tmp_path), Late("SIGINT")).fit(loader(), epochs=2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert Shelf(tmp_path).read("last").meta["epoch"] == 2
+
+
 class Signalling:
     """``os``, which sends a signal in the middle of a write once it is armed."""
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from cadenza import Callback, Preempted, Trainer
 from cadenza.callbacks import EMA, Accumulate, Checkpoint, Load
 from cadenza.checkpoint import NoCheckpoint, Shelf
 from cadenza.experiment import Experiment
-from cadenza.testing import Recorder, tiny_classifier, tiny_loader
+from cadenza.testing import Recorder
 
 from .saving import Break, End, Oops, difference, loader, trainer
 
@@ -246,23 +245,6 @@ def test_another_model_or_number_of_optimizers_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"holds 1 optimizers?, this trainer has 2"):
         plain(trainer(Checkpoint(to=tmp_path), optimizers=2), "auto")
     assert Shelf(tmp_path).names() == saved
-
-
-def test_another_kind_of_optimizer_is_said(tmp_path: Path) -> None:
-    def make(kind: type[torch.optim.Optimizer]) -> Trainer:
-        model = tiny_classifier()
-        return Trainer(
-            model,
-            kind(model.parameters(), lr=0.01),  # type: ignore[call-arg]
-            nn.CrossEntropyLoss(),
-            callbacks=[Checkpoint(to=tmp_path)],
-            device="cpu",
-        )
-
-    make(torch.optim.SGD).fit(tiny_loader(), epochs=1)
-    with pytest.raises(ValueError, match=r"another kind of optimizer than Adam: it has no betas, eps\. .*Load\(path\)"):
-        make(torch.optim.Adam).fit(tiny_loader(), epochs=2, resume="auto")
-    make(torch.optim.SGD).fit(tiny_loader(), epochs=2, resume="auto")
 
 
 def test_a_callback_that_is_missing_or_new_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,8 +6,6 @@ import errno
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +14,13 @@ from typing import Any
 import fsspec
 import pytest
 
-import cadenza
 from cadenza import Callback, Preempted
 from cadenza.callbacks import Checkpoint
 from cadenza.checkpoint import SaveFailed, Shelf
 from cadenza.checkpoint.disk import Disk
 from cadenza.experiment import Experiment
 
+from ..processes import run
 from .heard import hearing
 from .saving import End, difference, loader, trainer
 
@@ -70,8 +68,11 @@ def test_a_signal_saves_after_the_iteration_and_handlers_come_back(
     assert Shelf(tmp_path).read("last").meta["step"] == 4
 
 
-def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [[], [signal.SIGTERM]], ids=["", "after SIGTERM"])
+def test_a_second_ctrl_c_ends_it_at_once(first: list[signal.Signals], tmp_path: Path) -> None:
     def twice() -> None:
+        for number in first:
+            signal.raise_signal(number)
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
@@ -151,8 +152,7 @@ def test_a_disk_that_is_full(on_failure: str, tmp_path: Path, caplog: pytest.Log
 
 
 LIMITED = """
-import resource, signal, sys
-sys.path.insert(0, {tests!r})
+import resource, signal
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
@@ -174,12 +174,7 @@ print("epochs", made.clock.epochs)
 
 @pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="the system limits no files")
 def test_files_that_really_may_not_grow(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    script = LIMITED.format(tests=str(root), folder=str(tmp_path))
-    environment = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=280, check=False
-    )
+    done = run(LIMITED.format(folder=str(tmp_path)))
     assert "epochs 2" in done.stdout, done.stderr
     assert Shelf(tmp_path).read("last").meta["step"] == 2
 
@@ -192,7 +187,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     from cadenza.checkpoint import attempts
 
     original = attempts.Attempts.__init__
-    monkeypatch.setattr(attempts.Attempts, "__init__", lambda self, *given: original(self, *given[:3], 0.0))
+    monkeypatch.setattr(attempts.Attempts, "__init__", lambda self, *given: original(self, *given[:2], 0.0))
 
 
 @pytest.mark.parametrize("with_experiment", [True, False])

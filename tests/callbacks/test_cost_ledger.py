@@ -466,6 +466,8 @@ def test_bad_arguments_are_refused(arguments, error, words):
         CostLedger(**arguments)
 
 
-@pytest.mark.parametrize("every", [1, 2, 100])
+@pytest.mark.parametrize(
+    "every", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(100, marks=pytest.mark.long)]
+)
 def test_it_survives_what_can_happen_to_a_callback(every):
     check_callback(lambda: ledger_of(every))

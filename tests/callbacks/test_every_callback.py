@@ -14,6 +14,7 @@ import cadenza.callbacks
 import cadenza.experiment
 from cadenza import Callback, CallbackError, MainCallback
 from cadenza.callbacks.channels import Command
+from cadenza.distributed.compare_setup import described
 from cadenza.registration import check_callback as check_registration
 from cadenza.testing import check_callback
 
@@ -83,6 +84,13 @@ def test_it_knows_no_other_callback_by_holding_it(cls: type[Callback]) -> None:
     one, two = cls.example(), cls.example()
     assert one is not two
     check_registration(one)
+
+
+@pytest.mark.parametrize("cls", READY.values(), ids=READY)
+def test_two_alike_are_alike_to_other_ranks(cls: type[Callback]) -> None:
+    one, two = cls.example(), cls.example()
+    assert described(one) == described(two)
+    assert set(described(one)[1]) == set(cls.same_on_ranks or ())
 
 
 @pytest.mark.parametrize("cls", READY.values(), ids=READY)

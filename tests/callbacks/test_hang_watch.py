@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import logging
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,8 @@ from torch import nn
 from cadenza import Callback, Trainer
 from cadenza.callbacks.hang_watch import HangWatch, RunHung, stacks
 from cadenza.testing import tiny_classifier, tiny_loader
+
+from ..processes import run
 
 SOURCE = Path(__file__).parents[2] / "src"
 SOON = "0.05 seconds"
@@ -206,9 +207,7 @@ def test_kill_ends_the_process_with_its_exit_code(tmp_path):
         "trainer = Trainer(model, sgd, lambda *_: time.sleep(100), callbacks=[watch], device='cpu')\n"
         "trainer.fit(tiny_loader(), epochs=1)\n"
     )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=280, env={"PYTHONPATH": str(SOURCE)}
-    )
+    done = run(script)
     assert done.returncode == 124
     assert "HangWatch: the run has stood still" in done.stderr
     assert "in fit" in done.stderr

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
+import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,9 +21,11 @@ from cadenza import Callback, Trainer
 from cadenza.callbacks.accumulate import Accumulate
 from cadenza.callbacks.checkpoint import Checkpoint
 from cadenza.callbacks.history_file import HistoryFile
+from cadenza.callbacks.progress import Progress
 from cadenza.callbacks.tables import Table, json_line
 from cadenza.testing import check_callback, tiny_loader
 
+from ..processes import run
 from .drawn import Act, Oops, fitted, oops, trainer_with
 from .saving import Break
 from .saving import Oops as Broken
@@ -159,6 +161,7 @@ KILLED = """
 import os, signal, sys, torch
 import cadenza
 from cadenza.callbacks.history_file import HistoryFile
+from cadenza.callbacks.progress import Progress
 from cadenza.testing import tiny_classifier, tiny_loader
 model = tiny_classifier()
 sgd = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -169,8 +172,7 @@ trainer.fit(tiny_loader(), tiny_loader(), epochs=9)
 
 
 def test_whole_rows_are_there_when_the_process_is_killed(tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(Path(cadenza.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=environment, check=False)
+    done = run(KILLED, cwd=tmp_path)
     assert done.returncode == -signal.SIGKILL
     text = Path("h.csv").read_text()
     assert text.endswith("\n")
@@ -223,6 +225,29 @@ def test_a_resumed_fit_with_validations_in_mid_epoch_writes_the_very_same_file(p
         fit("broken", Break(point, 8 if point == "after_train_iter" else 7))
     assert Path("broken.csv").read_text() != whole
     assert fit("broken") == whole
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals as on POSIX")
+@pytest.mark.parametrize("kind", ["epoch", "iter", "all"])
+def test_a_fit_resumed_from_a_save_in_validation_writes_no_row_twice(kind):
+    """The row of the epoch is open in such a checkpoint: its training is done, its validation is not."""
+
+    def fit(name, *more):
+        file = HistoryFile(f"{name}.csv", rows=kind)
+        callbacks = [Log("mine", at="after_train_iter"), file, Checkpoint(to=name, background=False), *more]
+        trainer_with(*callbacks).fit(tiny_loader(), tiny_loader(16), epochs=3, resume="auto")
+        return Path(f"{name}.csv").read_text()
+
+    class Preempt(Callback):
+        def after_val_iter(self, run):
+            if run.epoch == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    whole, shown = fit("whole"), io.StringIO()
+    with pytest.raises(cadenza.Preempted):
+        fit("resumed", Preempt())
+    assert fit("resumed", Progress("plain", stream=shown)) == whole
+    assert re.search(r"epoch 2/3  .*train/loss .*val/loss", shown.getvalue())  # its line has the values of both passes
 
 
 def test_the_file_of_another_training_is_kept():

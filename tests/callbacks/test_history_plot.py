@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +11,6 @@ import pytest
 import torch
 from matplotlib import rc_context
 
-import cadenza
 from cadenza import Callback, Watch, When
 from cadenza.callbacks.accumulate import Accumulate
 from cadenza.callbacks.history_plot import HistoryPlot, plot_history
@@ -21,6 +18,7 @@ from cadenza.callbacks.series import Series, families, family_of, thinned
 from cadenza.history import History
 from cadenza.testing import tiny_loader
 
+from ..processes import run
 from .drawn import Act, Oops, assert_nothing_is_cut, fitted, oops, rendered, size_of, texts, trainer_with
 
 
@@ -327,9 +325,6 @@ assert "matplotlib.pyplot" not in sys.modules
 
 def test_neither_display_nor_stdout_are_needed(tmp_path):
     environment = {key: value for key, value in os.environ.items() if "DISPLAY" not in key}
-    environment |= {"MPLBACKEND": "tkagg", "PYTHONPATH": str(Path(cadenza.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_DISPLAY], cwd=tmp_path, env=environment, capture_output=True, check=False
-    )
+    done = run(WITHOUT_DISPLAY, cwd=tmp_path, env={**environment, "MPLBACKEND": "tkagg"})
     assert done.returncode == 0, done.stderr
     assert size_of(tmp_path / "x.png") > (400, 200)

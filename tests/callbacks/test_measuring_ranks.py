@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from sklearn import metrics as sk
 
 from cadenza.testing import tiny_classifier, tiny_data
 
+from ..processes import Program
+
 pytestmark = pytest.mark.timeout(300)
-SOURCE = Path(__file__).parents[2] / "src"
 SIZES = [5, 3, 1, 7]
 PROGRAM = """
 import json, sys, warnings, weakref
@@ -91,22 +89,9 @@ with open(f"{out}/{rank}.json", "w") as file:
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    (folder / "program.py").write_text(PROGRAM)
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(folder / "program.py"), str(rank), str(folder / "meeting"), str(folder)],
-            env={"PYTHONPATH": str(SOURCE), "PATH": "", "OMP_NUM_THREADS": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        errors = [process.communicate(timeout=280)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], errors
+    started = [Program(PROGRAM, rank, folder / "meeting", folder) for rank in range(2)]
+    ended = [program.wait() for program in started]
+    assert [one.returncode for one in ended] == [0, 0], ended
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 

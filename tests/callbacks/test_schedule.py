@@ -858,7 +858,9 @@ UNSEEN = "ignore:.* watches no metric:UserWarning"  # it was asked away, and the
 
 
 @pytest.mark.filterwarnings(UNSEEN)
-@pytest.mark.parametrize("way", ["step", "epoch", "metric"])
+@pytest.mark.parametrize(
+    "way", [pytest.param("step", marks=pytest.mark.long), pytest.param("epoch", marks=pytest.mark.long), "metric"]
+)
 def test_torchs_schedulers_behave_as_callbacks_should(way: str) -> None:
     if way == "metric":
         schedule = Schedule(torch=lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0), monitor="val/loss")

@@ -33,8 +33,6 @@ VARIANTS = (
     "nan_skips",
     "two_optimizers",
 )
-OFTEN, SEEDS, EACH = ("plain", *VARIANTS), 4, 5
-"""Who is killed at random, how many times anew, and how often each time."""
 
 
 @pytest.fixture(autouse=True)
@@ -79,21 +77,7 @@ def test_whatever_takes_part(name: str) -> None:
 def test_resumed_so_many_times(times: int) -> None:
     certificate = of("plain", kills=[Kill("after_train_iter", 3)] * times)
     assert certificate.equal, certificate
-    assert [line.endswith("killed") for line in certificate.kills] == [True] * times + [False], certificate
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", OFTEN)
-def test_many_random_kills(name: str) -> None:
-    for seed in range(SEEDS):
-        certificate = of(name, kills=EACH, seed=seed)
-        assert certificate.equal, certificate
-        assert sum("killed" in line for line in certificate.kills) == EACH, certificate
-
-
-def test_there_are_two_hundred_of_them() -> None:
-    assert len(OFTEN) * SEEDS * EACH >= 200
+    assert ["killed" in line for line in certificate.kills] == [True] * times + [False], certificate
 
 
 def test_what_differs_is_named(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from cadenza.checkpoint import Damaged, NoCheckpoint, Shelf, Writer
 
+from .faults import FaultySystem, Fuse
 from .states import small_state, value_of
 
 
@@ -154,3 +157,25 @@ def test_a_damaged_best_one_is_passed_over(tmp_path: Path) -> None:
     assert value_of(shelf.read("best").state) == 2.0
     (tmp_path / "000002-v2" / "model.safetensors").write_bytes(b"")
     assert value_of(shelf.read("best").state) == 3.0
+
+
+class ReadOnly(FaultySystem):
+    """A disk that cannot be written to."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*given: Any) -> Any:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        return refuse
+
+
+def test_on_a_disk_that_cannot_be_written_to_it_is_passed_over(tmp_path: Path, caplog: Any) -> None:
+    shelf = Shelf(tmp_path)
+    shelf.write("v1", small_state(1.0))
+    shelf.write("v2", small_state(2.0))
+    (tmp_path / "000002-v2" / "COMMITTED").unlink()
+    saved = Writer(Shelf(tmp_path, system=ReadOnly(Fuse()))).recover()
+    assert saved is not None
+    assert value_of(saved.state) == 1.0
+    assert saved.passed_over == {"000002-v2": "it was never committed"}
+    assert "it is left where it is" in caplog.text

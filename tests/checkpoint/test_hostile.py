@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-import cadenza
 from cadenza.checkpoint import Damaged, Shelf, UnknownFormat, load_weights
 from cadenza.checkpoint.manifest import marker_of
 
+from ..processes import run
 from .states import small_state, value_of
 
 FILES = ("COMMITTED", "manifest.json", "model.safetensors", "state.json", "state.safetensors")
@@ -103,9 +101,7 @@ def test_a_malicious_pickle_under_any_name_is_not_executed(
 def test_no_module_that_unpickles_is_needed() -> None:
     """Reading works in an interpreter in which every way to unpickle raises."""
     code = """
-import pickle, sys, torch
-sys.path.insert(0, sys.argv[1])
-import tempfile
+import pickle, tempfile, torch
 from cadenza.checkpoint import Shelf
 from tests.checkpoint.states import small_state, value_of
 def refuse(*_, **__):
@@ -115,9 +111,7 @@ shelf.write("v1", small_state(1.0))
 pickle.load = pickle.loads = pickle.Unpickler = torch.load = torch.serialization.load = refuse
 assert value_of(shelf.read("last").state) == 1.0
 """
-    environment = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    root = str(Path(__file__).resolve().parents[2])
-    done = subprocess.run([sys.executable, "-c", code, root], env=environment, capture_output=True, text=True)
+    done = run(code)
     assert done.returncode == 0, done.stderr
 
 

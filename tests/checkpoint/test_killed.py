@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,10 @@ from typing import Any
 import fsspec
 import pytest
 
-import cadenza
 from cadenza.checkpoint import Shelf, Writer
 
-from .faults import FaultyFileSystem, FaultySystem, Fuse, Killed, PowerCut
+from ..processes import run
+from .faults import FaultyFileSystem, FaultySystem, Fuse, Killed
 from .states import small_state, value_of
 
 
@@ -101,28 +99,6 @@ def test_on_a_disk(base: Path, after: bool) -> None:
     assert len(newest_after_each(attempt)) > 25
 
 
-@pytest.mark.skipif(os.name == "nt", reason="folders cannot be synced there")
-@pytest.mark.parametrize("names", ["lost", "kept", "reordered"])
-def test_when_the_power_is_cut(base: Path, names: str) -> None:
-    """What was not synced is gone: data always, names of files perhaps."""
-
-    def attempt(k: int) -> float | None:
-        for folder in ("killed", "survived"):
-            shutil.rmtree(base.parent / folder, ignore_errors=True)
-        shutil.copytree(base, base.parent / "killed")
-        system = PowerCut(Fuse(k), base.parent / "killed")
-        try:
-            save_third(Shelf(base.parent / "killed", system=system))
-        except Killed:
-            return check_after(on_disk(system.after_the_cut(base.parent / "survived", names=names)))
-        # When ``save`` is done the new one is committed for good, whatever happens to names that were not synced yet.
-        survived = Shelf(system.after_the_cut(base.parent / "survived", names=names))
-        assert value_of(survived.read("last").state) == 3.0
-        return None
-
-    newest_after_each(attempt)
-
-
 @pytest.fixture
 def memory() -> Iterator[Any]:
     filesystem = fsspec.filesystem("memory", skip_instance_cache=True)
@@ -153,12 +129,11 @@ import os, shutil, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-sys.path.insert(0, sys.argv[1])
 from tests.checkpoint.faults import FaultySystem, Fuse
 from tests.checkpoint.test_killed import save_third
 from cadenza.checkpoint import Shelf
 
-base = Path(sys.argv[2])
+base = Path(sys.argv[1])
 for k in range(1, 1000):
     folder = base.parent / f"exit{k}"
     shutil.copytree(base, folder)
@@ -173,10 +148,7 @@ for k in range(1, 1000):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="starts a process for each operation by fork")
 def test_in_processes_that_really_end(base: Path) -> None:
-    tests = Path(__file__).resolve().parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", SCRIPT, str(tests), str(base)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = run(SCRIPT, base)
     assert done.returncode == 0, done.stderr
     folders = sorted(base.parent.glob("exit*"), key=lambda path: int(path.name[4:]))
     assert len(folders) > 25

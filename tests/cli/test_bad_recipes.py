@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.cli.main import main
+from cadenza.recipes import load
 
 HEAD = "defaults: [digits, _self_]\n"
 
@@ -182,7 +183,7 @@ BAD = {
         [],
         "accumulate takes no 'batches'; it takes n, weight, drop_last",
     ),
-    "override with wrong syntax": (HEAD, ["fit.epochs"], "the override 'fit.epochs' cannot be read"),
+    "override with wrong syntax": (HEAD, ["fit.epochs"], "the override 'fit.epochs' has no value"),
     "override with several values": (HEAD, ["fit.epochs=1,2"], "the override 'fit.epochs=1,2' gives several values"),
     "override of Hydra": (HEAD, ["hydra.run.dir=x"], "is about Hydra itself"),
     "taking out what is not there": (HEAD, ["~callbacks.emma"], "callbacks has no 'emma'"),
@@ -254,3 +255,36 @@ def test_the_traceback_is_there_if_it_is_wanted(folder, capsys):
     (folder / "my.yaml").write_text(BAD["refused by a constructor"][0])
     assert main(["train", "my.yaml", "--traceback"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+UNREADABLE = {
+    "": "is empty",
+    "=3": "has no key",
+    "++=3": "has no key",
+    "~": "has no key",
+    "fit.epochs": "has no value",
+    "++fit.epochs": "has no value",
+    "fit.epochs = 3": "has a space before its value",
+    "fit..epochs=3": "has the key 'fit..epochs'; a key is made of names with dots",
+    "fit.epochs=[1,2": "has a value in which a [ is alone",
+    "fit.epochs=3}": "has a value in which a } is alone",
+    "fit.epochs='3": "has a value in which a quote is not closed",
+    "project=a=b": "has a value with a = in it",
+    "project=a(b)": "has a value that cannot be read; put a text with special characters into quotes",
+}
+
+
+@pytest.mark.parametrize(("override", "wrong"), UNREADABLE.items(), ids=repr)
+def test_an_override_that_cannot_be_read_is_wrong_usage_in_our_words(override, wrong, capsys):
+    assert main(["train", "digits", override]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"cadenza: the override {override!r} {wrong}")
+    assert said.endswith(". Write key=value, such as fit.epochs=3, or ~key to take a key out\n")
+
+
+@pytest.mark.parametrize("overrides", ["fit.epochs=3", [3], [None]], ids=repr)
+def test_overrides_are_a_list_of_texts(overrides):
+    with pytest.raises(
+        TypeError, match=r"overrides is a list of texts: \['fit.epochs=3'\]|an override is a text such as"
+    ):
+        load("digits", overrides)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import cadenza
+from cadenza.checkpoint import Shelf
 from cadenza.cli.main import main
 from cadenza.experiment.records import read_run, run_folders
 
@@ -55,3 +60,54 @@ def test_an_error_is_one_message(tmp_path, monkeypatch, capfd):
     told = capfd.readouterr().err
     assert told.startswith("cadenza: ")
     assert "fit.epoch" in told
+
+
+IN_TERMINAL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # what runs in the background begins without it
+os.execv(sys.executable, [sys.executable, "-m", "cadenza.cli.main", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_ctrl_c_in_the_terminal_saves_once_and_says_how_to_resume(tmp_path):
+    """The terminal sends SIGINT to the whole group; a worker that got it twice would end without a save."""
+    words = ["launch", "--workers", "2", "train", "digits", "fit.epochs=1000", "~callbacks.early_stopping"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    terminal, end = os.openpty()
+    command = [sys.executable, "-c", IN_TERMINAL, *words]
+    launcher = subprocess.Popen(
+        command, stdin=end, stdout=end, stderr=end, cwd=tmp_path, env=environment, start_new_session=True
+    )
+    os.close(end)
+    try:
+        said, pressed = b"", False
+        while read := part_of(terminal):
+            said += read
+            if b" 2/1000" in said and not pressed:
+                pressed = True
+                os.write(terminal, b"\x03")
+        assert launcher.wait(60) == 130, said.decode()
+    finally:
+        launcher.kill()
+        os.close(terminal)
+    (folder,) = run_folders(tmp_path / "runs")
+    told = said.decode().rpartition("SIGINT came. The processes have 300 seconds to save and end; Ctrl-C again ends")[2]
+    way = (
+        f"cadenza: interrupted: SIGINT came; the run is saved; `cadenza train {folder.relative_to(tmp_path)} --resume`"
+    )
+    assert way in told.replace("\r\n", "\n"), said.decode()
+    assert read_run(folder).state == "interrupted"
+    state = Shelf(folder / "checkpoints").read("last").state
+    assert state["clock"]["epochs"] >= 2  # wherever in an epoch, or between two, the processes agreed
+    assert state["ended"] is None
+
+
+def part_of(terminal: int) -> bytes:
+    """What was written meanwhile; nothing when the last process that has the terminal open is gone."""
+    try:
+        return os.read(terminal, 4096)
+    except OSError:
+        return b""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from cadenza.cli.main import main
+
+from ..processes import run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*The run is stopped:UserWarning")
 
@@ -44,7 +44,7 @@ def hit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("hit")
     script = folder / "mine.py"
     script.write_text(SCRIPT)
-    subprocess.run([sys.executable, str(script)], cwd=folder, check=True, capture_output=True)
+    run(script, cwd=folder).check_returncode()
     (file,) = (folder / "nan").iterdir()
     return script, file
 

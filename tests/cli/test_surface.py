@@ -30,7 +30,7 @@ SURFACE = {
     "replay": (["file", "recipe"], ["--trainer", *BUILDING]),
     "launch": (["command"], ["--workers", "--on", "--address", "--storage", "--restarts"]),
     "script": (["file", "arguments"], ["--dialect"]),
-    "certify": (["recipe", "overrides"], ["--kills", "--seed", "--out", *BUILDING]),
+    "certify": (["recipe", "overrides"], ["--kills", "--storm", "--seed", "--out", *BUILDING]),
 }
 """Every command with its arguments and options. Others are added here as their parts arrive; none goes away."""
 

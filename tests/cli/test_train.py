@@ -20,6 +20,8 @@ from cadenza.experiment.records import read_run, run_folders
 from cadenza.recipes.ready.datasets import Digits
 from cadenza.recipes.ready.models import MLP
 
+from ..processes import run
+
 
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
@@ -219,8 +221,8 @@ def test_without_a_checkpoint_sigterm_is_pythons_own(here):
         "defaults: [digits]\nimports: [plain_signals.py]\ncallbacks: {send_signal: {step: 5}}\n"
     )
     (here / "armed").touch()
-    words = [sys.executable, "-m", "cadenza.cli.main", "train", "my.yaml", "~callbacks.checkpoint"]
-    assert subprocess.run(words, capture_output=True, cwd=here).returncode == -signal.SIGTERM
+    code = "import sys; from cadenza.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    assert run(code, "train", "my.yaml", "~callbacks.checkpoint", cwd=here).returncode == -signal.SIGTERM
 
 
 def test_a_resume_that_finds_nothing_says_so_and_begins(here, capsys):

@@ -37,10 +37,11 @@ class Saver(Callback):
 
 
 class Actor(Callback):
-    """Does one deed."""
+    """Does one deed, or raises ``error``."""
 
-    def __init__(self, deed: Deed) -> None:
+    def __init__(self, deed: Deed, error: type[BaseException] = Oops) -> None:
         self.place, self.requests = deed
+        self.error = error
         self.times = 0
         self.acted = False
         self.refused: list[str] = []
@@ -59,7 +60,7 @@ class Actor(Callback):
     def act(self, run: Any) -> None:
         self.acted = True
         if not self.requests:
-            raise Oops
+            raise self.error
         for request in self.requests:
             try:
                 getattr(run, request)()
@@ -70,20 +71,20 @@ class Actor(Callback):
 class Played:
     """The run of a prediction, played by the library."""
 
-    def __init__(self, mode: str, *deeds: Deed) -> None:
+    def __init__(self, mode: str, *deeds: Deed, error: type[BaseException] = Oops) -> None:
         points = [point for point in POINTS.values() if point.kind is not Kind.BEHAVIOUR]
         recorder = Recorder([point.name for point in points if point.name not in UNPREDICTED])
         self.trace = recorder.trace
         self.later = Recorder(recorder.points)
-        self.actors, self.saver = [Actor(deed) for deed in deeds], Saver(self.trace)
+        self.actors, self.saver = [Actor(deed, error) for deed in deeds], Saver(self.trace)
         main = RecordingMain(self.trace, self.behave)
         callbacks = (recorder, main, self.saver, *self.actors, self.later)
         self.trainer = make_trainer(*callbacks, model=frozen_model())
         self.error: BaseException | None = None
         try:
             self.play(mode)
-        except Oops as error:
-            self.error = error
+        except (error, RuntimeError) as raised:
+            self.error = raised
         clock = self.trainer.clock
         self.clock = (clock.batches, clock.steps, clock.epochs)
 

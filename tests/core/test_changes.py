@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza import Callback, CallbackError, MainCallback, Run, Trainer, Watch
+from cadenza.callbacks import Checkpoint
 from cadenza.testing import Recorder, tiny_classifier, tiny_loader
 
 
@@ -310,3 +315,76 @@ def test_a_callback_added_during_a_nested_validation_plays_in_the_next_iteration
     trainer.on("after_val_iter")(lambda run: None if inside in trainer.callbacks else trainer.add(inside))
     trainer.fit(tiny_loader(48), tiny_loader(8), epochs=1, validate_every="2 steps")
     assert batches == [2, 3, 4, 5]
+
+
+# A run that fails while it begins ------------------------------------------------------------------------------------
+
+
+class Counts(Seen):
+    """Has something to keep, so that the training of another model gives a warning."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"registered": self.registered}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.registered = state["registered"]
+
+
+def fail_by_warning(trainer: Trainer, folder: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer.fit(tiny_loader(), epochs=1)
+
+
+def fail_by_callback(trainer: Trainer, folder: Path) -> None:
+    trainer.on("before_run")(lambda run: run.nothing)
+    trainer.fit(tiny_loader(), epochs=1)
+
+
+def fail_by_resume(trainer: Trainer, folder: Path) -> None:
+    other = nn.Linear(4, 3)
+    sgd = torch.optim.SGD(other.parameters(), lr=0.1)
+    saving = Trainer(other, sgd, nn.CrossEntropyLoss(), callbacks=[Checkpoint(to=folder)], device="cpu")
+    saving.fit(tiny_loader(), epochs=1)
+    trainer.fit(tiny_loader(), epochs=2, resume=folder)
+
+
+def fail_by_loader(trainer: Trainer, folder: Path) -> None:
+    class Broken(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            raise OSError("no such file")
+
+    trainer.fit(Broken(TensorDataset(torch.zeros(4, 4))), epochs=1)
+
+
+def forget(trainer: Trainer, folder: Path) -> None:
+    trainer.run(epochs=1).__enter__()
+    gc.collect()
+    raise RuntimeError("the run was never left")
+
+
+@pytest.mark.parametrize("begin", [fail_by_warning, fail_by_callback, fail_by_resume, fail_by_loader, forget])
+@pytest.mark.filterwarnings("ignore:Counts took part in the training of another model")
+def test_a_callback_is_free_after_a_run_that_could_not_begin(
+    begin: Callable[[Trainer, Path], None], tmp_path: Path
+) -> None:
+    shared = Counts()
+    first = made(shared)
+    first.fit(tiny_loader(), epochs=1)
+    second = made(shared)
+    with pytest.raises((Exception, UserWarning)) as kept:  # the error, and with it the run, is kept
+        begin(second, tmp_path)
+    first.fit(tiny_loader(), epochs=1)
+    assert first.clock.epochs == 2
+    assert kept.value is not None
+
+
+def test_a_warning_that_was_an_error_is_given_again() -> None:
+    shared = Counts()
+    made(shared).fit(tiny_loader(), epochs=1)
+    second = made(shared)
+    for _ in range(2):
+        with pytest.raises(UserWarning, match="Counts took part in the training of another model"):
+            fail_by_warning(second, Path())
+    with pytest.warns(UserWarning, match="Counts took part in the training of another model"):
+        second.fit(tiny_loader(), epochs=1)

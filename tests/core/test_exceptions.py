@@ -24,7 +24,7 @@ def exits(trace: list[str]) -> list[str]:
 # Seen by callbacks --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Oops, KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("kind", [Oops, KeyboardInterrupt, SystemExit, GeneratorExit, StopAsyncIteration])
 @pytest.mark.parametrize("point", ["before_backward", "before_train_iter", "before_run"])
 def test_after_error_and_close_follow_whatever_was_raised(kind, point):
     seen = []
@@ -98,9 +98,12 @@ def test_a_stop_iteration_is_no_end_of_a_loop(point):
         next(iter(()))
 
     recorder = Recorder(["after_error", "after_run"])
-    with pytest.raises((StopIteration, RuntimeError)):
+    with pytest.raises((StopIteration, RuntimeError)) as caught:
         make_trainer(recorder, Act(point, leak)).fit(batches(2), epochs=1)
     assert recorder.trace == ["after_error"]
+    assert f"Act at {point}" in caught.value.__notes__[0]
+    if point != "before_forward":  # inside a step it is raised as it is, elsewhere Python does not allow that
+        assert str(caught.value).startswith("StopIteration was raised where no iterator ends. Catch it where next()")
 
 
 def test_an_error_of_close_ends_an_orderly_run():

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,30 +51,8 @@ def run_python(code: str) -> str:
 
 # What importing loads and does ----------------------------------------------------------------------------------------
 
-
-def test_importing_loads_torch_and_the_standard_library_only() -> None:
-    extra = run_python(
-        """
-import sys, torch
-before = set(sys.modules)
-import cadenza
-tops = {name.split(".")[0] for name in set(sys.modules) - before}
-print(sorted(tops - {"cadenza"} - set(sys.stdlib_module_names) - {name.split(".")[0] for name in before}))
-"""
-    )
-    assert extra == "[]"
-
-
-def test_importing_loads_no_callbacks_and_no_commands() -> None:
-    loaded = run_python("import sys, cadenza; print([name for name in sys.modules if name.startswith('cadenza.')])")
-    tops = {name.split(".")[1] for name in ast.literal_eval(loaded)}
-    assert not tops & {"cli", "dialects", "experiment", "recipes", *PUBLIC_BESIDE_THE_CORE}
-
-
-def test_importing_does_nothing() -> None:
-    unchanged = run_python(
-        """
-import logging, os, random, signal, sys, threading, warnings
+OBSERVED = """
+import logging, os, random, signal, sys, threading, types, warnings
 import torch
 
 def state():
@@ -89,27 +68,50 @@ def state():
         "directory": os.getcwd(),
     }
 
-before = state()
-import cadenza
-after = state()
-print([name for name in before if before[name] != after[name]])
-"""
-    )
-    assert unchanged == "[]"
+def tops(names):
+    return {name.split(".")[0] for name in names}
 
-
-def test_the_loggers_are_silent_until_somebody_listens() -> None:
-    said = run_python(
-        """
-import logging, sys
+before, modules = state(), set(sys.modules)
 import cadenza
+after, loaded = state(), set(sys.modules)
+seen = {
+    "changed": [name for name in before if before[name] != after[name]],
+    "others": sorted(tops(loaded - modules) - {"cadenza"} - set(sys.stdlib_module_names) - tops(modules)),
+    "parts": sorted({name.split(".")[1] for name in loaded if name.startswith("cadenza.")}),
+}
 log = logging.getLogger("cadenza")
 sys.stderr = sys.stdout
 log.warning("nobody hears this")
-print(log.level, [type(handler).__name__ for handler in log.handlers], log.propagate)
+seen["logger"] = (log.level, [type(handler).__name__ for handler in log.handlers], log.propagate)
+seen["reached"] = [cadenza.callbacks.EMA.__name__, cadenza.testing.__name__]
+for name in cadenza.__all__:
+    getattr(cadenza, name)
+public = {name: value for name, value in vars(cadenza).items() if not name.startswith("_")}
+seen["public"] = [name for name, value in public.items() if not isinstance(value, types.ModuleType)]
+print(seen)
 """
-    )
-    assert said == "0 ['NullHandler'] True"
+"""One fresh interpreter for all that is looked at; importing torch takes longer than everything else."""
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, Any]:
+    return dict(ast.literal_eval(run_python(OBSERVED)))
+
+
+def test_importing_loads_torch_and_the_standard_library_only(seen: dict[str, Any]) -> None:
+    assert seen["others"] == []
+
+
+def test_importing_loads_no_callbacks_and_no_commands(seen: dict[str, Any]) -> None:
+    assert not set(seen["parts"]) & {"cli", "dialects", "experiment", "recipes", *PUBLIC_BESIDE_THE_CORE}
+
+
+def test_importing_does_nothing(seen: dict[str, Any]) -> None:
+    assert seen["changed"] == []
+
+
+def test_the_loggers_are_silent_until_somebody_listens(seen: dict[str, Any]) -> None:
+    assert seen["logger"] == (0, ["NullHandler"], True)  # a word of the logger would have made this unreadable
 
 
 BLOCKED = """
@@ -292,22 +294,16 @@ def test_the_public_surface_is_frozen() -> None:
     assert all(hasattr(cadenza, name) for name in SURFACE)
 
 
-def test_the_packages_can_be_reached_without_an_import_of_their_own() -> None:
-    assert run_python("import cadenza; print(cadenza.callbacks.EMA.__name__, cadenza.testing.__name__)") == (
-        "EMA cadenza.testing"
-    )
+def test_the_packages_can_be_reached_without_an_import_of_their_own(seen: dict[str, Any]) -> None:
+    assert seen["reached"] == ["EMA", "cadenza.testing"]
 
 
 def test_importing_alone_does_not_load_torch() -> None:
     """The command line shows its help, and the shell completes, without it."""
-    assert run_python("import sys, cadenza, cadenza.cli.main; print('torch' in sys.modules)") == "False"
-    assert run_python("import sys, cadenza; cadenza.Trainer; print('torch' in sys.modules)") == "True"
+    loaded = "print('torch' in sys.modules)"
+    code = f"import sys, cadenza, cadenza.cli.main; {loaded}; cadenza.Trainer; {loaded}"
+    assert run_python(code).split() == ["False", "True"]
 
 
-def test_nothing_else_is_public() -> None:
-    names = run_python(
-        "import types, cadenza; [getattr(cadenza, name) for name in cadenza.__all__];"
-        "print([name for name, value in vars(cadenza).items()"
-        " if not name.startswith('_') and not isinstance(value, types.ModuleType)])"
-    )
-    assert sorted(ast.literal_eval(names)) == sorted(SURFACE)
+def test_nothing_else_is_public(seen: dict[str, Any]) -> None:
+    assert sorted(seen["public"]) == sorted(SURFACE)

@@ -85,10 +85,32 @@ def test_an_exception_ends_everything_in_order(place):
 
 @pytest.mark.parametrize("place", EVERYWHERE, ids=name_of)
 def test_the_note_names_callback_and_point(place):
+    assert is_named(place, failed(place).error)
+
+
+def is_named(place: Place, error: BaseException) -> bool:
+    """Whether the one note on ``error`` names the callback that raised it, and the point."""
     behaviour = place.point.startswith("on_")
     point = f"on_{place.stage}_forward" if place.point == "on_iter_forward" else place.point  # which calls the other
     words = {"RecordingMain" if behaviour else "Actor", point}
-    assert [words <= set(re.split(r"[\s.]", note)) for note in failed(place).error.__notes__] == [True]
+    notes = getattr(error, "__notes__", [])
+    return [words <= set(re.split(r"[\s.]", note)) for note in notes] == [True]
+
+
+@pytest.mark.parametrize("kind", [StopIteration, GeneratorExit])
+def test_an_error_that_means_something_to_generators_is_one_like_others(kind):
+    """The loops are generators, in which Python replaces a StopIteration and takes a GeneratorExit for a break."""
+    wrong = {}
+    for place in EVERYWHERE:
+        played = Played(place.mode, Deed(place), error=kind)
+        error = played.error
+        if not isinstance(error, kind) and not (isinstance(error, RuntimeError) and isinstance(error.__cause__, kind)):
+            wrong[name_of(place)] = f"raised {error!r}"
+        elif not is_named(place, error):
+            wrong[name_of(place)] = f"notes {getattr(error, '__notes__', [])}"
+        elif played.trace[-1] != "close" or "after_error" not in played.trace[-3:]:
+            wrong[name_of(place)] = f"ended by {played.trace[-3:]}"
+    assert wrong == {}
 
 
 WITHOUT_LAUNCH = [line for line in Prediction("fit").trace if line != "after_launch"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -104,3 +105,19 @@ def test_a_trainer_that_is_let_go_is_gone() -> None:
     del trainer
     gc.collect()
     assert reference() is None
+
+
+def test_a_later_fit_makes_as_many_calls_as_an_early_one() -> None:
+    """What a trainer keeps from one fit to the next must not slow the fits after it."""
+    trainer, loader = made(), tiny_loader()
+    counts: list[int] = []
+
+    def count(frame: object, event: str, argument: object) -> None:
+        counts[-1] += event in ("call", "c_call")
+
+    for number in range(60):
+        counts.append(0)
+        sys.setprofile(count if number in (2, 59) else None)
+        trainer.fit(loader, epochs=1)
+        sys.setprofile(None)
+    assert 0 < counts[59] < 1.05 * counts[2]  # a garbage collection may add some

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gc
+import pickle
 import threading
 import warnings
 
 import pytest
 import torch
 
-from cadenza import Callback, Trainer, Watch, When, plan
+from cadenza import Callback, Trainer, Watch, When, launch, plan
 from cadenza.callbacks import (
     EMA,
     Accumulate,
@@ -349,3 +351,25 @@ def test_a_state_that_cannot_be_asked_for_outside_of_a_run_is_told_all_the_same(
     make_trainer(late).fit(batches(1), epochs=1)
     with pytest.warns(UserWarning, match="Late took part in the training of another model"):
         make_trainer(late).fit(batches(1), epochs=1)
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy, lambda trainer: launch(trainer.fit, batches(1))])
+def test_a_trainer_is_not_pickled(send):
+    with pytest.raises(
+        TypeError, match=r"A Trainer cannot be pickled .* save model\.state_dict\(\), or add the callback"
+    ):
+        send(make_trainer())
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
+def test_a_run_is_not_pickled(send):
+    """Most often it is a callback that kept it."""
+
+    class Keeps(Callback):
+        def before_run(self, run):
+            self.kept = {"run": run}
+
+    callback = Keeps()
+    make_trainer(callback).fit(batches(1), epochs=1)
+    with pytest.raises(TypeError, match=r"A run cannot be pickled or copied. Keep the values that you need"):
+        send(callback.kept)

@@ -154,7 +154,7 @@ def test_a_generator_is_refused() -> None:
     assert next(batches) == 0
     again = prepare((number for number in range(4)), resumable=True)
     again.load_state_dict(feed.state_dict(1))
-    with pytest.raises(TypeError, match=r"a generator can be read only once.*give a DataLoader, a list"):
+    with pytest.raises(TypeError, match=r"a generator, can be read only once.*Give a DataLoader, a list"):
         iter(again)
 
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
-import cadenza
+from ..processes import Program
 
 RANK = """
 import json, sys
@@ -35,17 +30,10 @@ distributed.destroy_process_group()
 """
 
 
-@pytest.mark.long
 def test_two_processes_share_one_order(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     files = [tmp_path / f"{rank}.json" for rank in range(2)]
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), "2", str(tmp_path / "meeting"), str(out)], env=environment
-        )
-        for rank, out in enumerate(files)
-    ]
-    assert [rank.wait(timeout=100) for rank in ranks] == [0, 0]
+    ranks = [Program(RANK, rank, 2, tmp_path / "meeting", out) for rank, out in enumerate(files)]
+    assert [rank.wait().returncode for rank in ranks] == [0, 0]
     first, second = (json.loads(out.read_text()) for out in files)
     orders = []
     for one, other in zip(first, second, strict=True):

@@ -5,9 +5,6 @@ from __future__ import annotations
 import ast
 import copy
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
+
+from ..processes import run
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "examples").glob("*.py"))
@@ -24,9 +23,7 @@ EPOCHS = 3
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_it_runs_and_prints(path: Path, tmp_path: Path) -> None:
     small = ["--epochs", "1"] if '"--epochs"' in path.read_text() else []
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", str(path), *small]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
+    done = run(path, *small, cwd=tmp_path, strict=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.strip()

@@ -28,7 +28,8 @@ class Accumulate(Callback):
     the gradient of a window is that of one big batch, also when batches differ in size; the loss must be a mean over
     what is counted. A window is ``n`` batches that gave gradients: a batch that was skipped, or whose weight is 0, adds
     nothing and does not count. ``skip_step`` drops the whole window. The last window of an epoch is stepped with what
-    it has, or dropped with ``drop_last=True``. Clipping, averages, schedules and ``clock.steps`` see real steps only.
+    it has, or dropped with ``drop_last=True``; with ``carry=True`` it stays open over epochs until it is full,
+    and is dropped at the end of the run. Clipping, averages, schedules and ``clock.steps`` see real steps only.
     The state is the open window with its gradients. With ``n=1`` nothing changes, to the last bit.
 
     >>> import cadenza, torch
@@ -45,14 +46,19 @@ class Accumulate(Callback):
     owns = frozenset({"accumulation"})
     asks = frozenset({"hold_step", "skip_step", "skip_backward"})
     agree = "same"
+    same_on_ranks = ("n", "weight", "drop_last")
 
-    def __init__(self, n: int, weight: str | Callable[[Run], Count] = "samples", *, drop_last: bool = False) -> None:
+    def __init__(
+        self, n: int, weight: str | Callable[[Run], Count] = "samples", *, drop_last: bool = False, carry: bool = False
+    ) -> None:
         if not is_whole(n, 1):
             raise ValueError(f"n is the number of batches for one step, a whole number of at least 1, not {n!r}")
         if weight not in ("samples", "tokens") and not callable(weight):
             raise ValueError(f'weight is "samples", "tokens" or a function of the run, not {weight!r}')
-        flags(drop_last=drop_last)
-        self.n, self.weight, self.drop_last = n, weight, drop_last
+        flags(drop_last=drop_last, carry=carry)
+        if carry and drop_last:
+            raise ValueError("carry keeps the last window of an epoch and drop_last drops it: give one of them")
+        self.n, self.weight, self.drop_last, self.carry = n, weight, drop_last, carry
         self.capturable = isinstance(weight, str)  # what a function returns may differ from batch to batch
         self.window = Window(n)
         self._mean: Count = 0
@@ -64,7 +70,7 @@ class Accumulate(Callback):
 
     def explain(self) -> str:
         by = self.weight if isinstance(self.weight, str) else getattr(self.weight, "__name__", "a function")
-        end = "dropped" if self.drop_last else "stepped"
+        end = "carried into the next epoch" if self.carry else "dropped" if self.drop_last else "stepped"
         return f"{self.n} batches a step, weighted by {by}; a ragged last window is {end}"
 
     adapted = False
@@ -91,6 +97,7 @@ class Accumulate(Callback):
 
     def before_run(self, run: Run) -> None:
         self._told = not run.is_main
+        run._carries = self.carry
         if run.mode == "fit" and not self._loaded:
             self.window.clear()  # the gradients of a window that a stop or an error left open are cleared, too
 

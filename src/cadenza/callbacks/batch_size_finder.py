@@ -51,6 +51,7 @@ class BatchSizeFinder(Callback):
     """
 
     order = Order.PREPARE
+    same_on_ranks = ("start", "limit", "steps", "refine")
 
     def __init__(
         self,

@@ -15,13 +15,15 @@ from cadenza.callbacks.arguments import flags, one_of, path, text, texts, whole
 from cadenza.callbacks.faults import warn
 from cadenza.clock import Cadence, Duration
 from cadenza.preemption import Preempted, Warnings
-from cadenza.state import collect, crew_of
+from cadenza.state import collect, crew_of, unresumable
 
 if TYPE_CHECKING:
     from cadenza.checkpoint import Outcome, Saved, Shelf, Writer
+    from cadenza.locking import FolderLock
     from cadenza.run import Run
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")
+_ADVICE = "wait until it ended, or give this run a folder of its own: Checkpoint(to=...)"
 
 
 class Checkpoint(Callback):
@@ -52,6 +54,7 @@ class Checkpoint(Callback):
 
     order = Order.SAVE
     owns = frozenset({"save"})
+    same_on_ranks = ("every", "monitor", "mode")
 
     def __init__(
         self,
@@ -90,6 +93,7 @@ class Checkpoint(Callback):
         self.id, self._pending, self._warned = "", False, False
         self._writer: Writer | None = None
         self._helper: Writer | None = None
+        self._lock: FolderLock | None = None
         self._by_epoch: Cadence | None = None
         self._in_between: Cadence | None = None
         self._best: tuple[str, float] | None = None
@@ -111,11 +115,20 @@ class Checkpoint(Callback):
         from cadenza.checkpoint import Shelf
 
         folder = self.to if self.to is not None else getattr(experiment, "checkpoints", None)
-        return Shelf(str(folder if folder is not None else "checkpoints"))
+        place = str(folder if folder is not None else "checkpoints")
+        if "://" not in place:
+            _refuse_file(Path(place))
+        return Shelf(place)
 
     def newest(self, experiment: Any = None, apart: Any = None) -> Saved | None:
         """The newest valid checkpoint, or None if there is none yet; ``apart`` as in ``Shelf.read``."""
-        saved = self._make_writer(experiment).recover(apart=apart)
+        writer = self._make_writer(experiment)
+        lock = self._take_lock(writer.shelf, only_if_there=True)  # what is torn will be renamed
+        try:
+            saved = writer.recover(apart=apart)
+        finally:
+            if lock is not None:
+                lock.release()
         if saved is not None and saved.passed_over:
             others = ", ".join(f"{name} ({reason})" for name, reason in saved.passed_over.items())
             warn(f"{self.name} goes on from {saved.name}: newer ones cannot be used: {others}")
@@ -135,6 +148,16 @@ class Checkpoint(Callback):
             spill=None if folder is None else folder / "unsent-checkpoints",
         )
 
+    def _take_lock(self, shelf: Shelf, *, only_if_there: bool = False) -> FolderLock | None:
+        """Rank 0 holds it for all processes of the run. An object store has no locks: there the checkpoints are
+        compared before each save."""
+        from cadenza.locking import FolderLock
+
+        root = None if shelf.store.remote else Path(str(shelf.store))
+        if root is None or (only_if_there and not root.is_dir()):
+            return None
+        return FolderLock(root, _ADVICE).acquire()
+
     # When -----------------------------------------------------------------------------------------------------------
 
     def around_run(self, run: Run) -> Iterator[None]:
@@ -150,8 +173,10 @@ class Checkpoint(Callback):
 
     def _begin_writer(self, run: Run) -> None:
         writer = self._make_writer(run.experiment)
-        self._refuse_others(writer.shelf)
+        self._lock = self._take_lock(writer.shelf)
+        others = self._refuse_others(writer.shelf)
         self.id = self.id or uuid.uuid4().hex
+        writer.write_alone({self.id, *others}, None if self._lock is None else self._lock.check)
         self._writer, self._warned = writer, False
 
     def _begin_cadence(self, run: Run) -> None:
@@ -159,14 +184,15 @@ class Checkpoint(Callback):
         by_epoch = self.every is not None and self.every.unit == "epochs"
         self._by_epoch, self._in_between = (cadence, None) if by_epoch else (None, cadence)
 
-    def _refuse_others(self, shelf: Shelf) -> None:
-        """A new run does not write among the checkpoints of another, which its retention would delete."""
+    def _refuse_others(self, shelf: Shelf) -> set[str | None]:
+        """A new run does not write among the checkpoints of another. Returns the runs whose place it takes."""
         others = {meta.get("run") for meta in shelf.metas().values()} - {self.id}
         if others and not self.replace:
             raise FileExistsError(
                 f"{shelf.store} holds the checkpoints of another run: go on with it by fit(..., resume='auto'), give "
                 "another folder with Checkpoint(to=...), or let this run take its place with Checkpoint(replace=True)"
             )
+        return others
 
     def after_iter(self, run: Run) -> None:
         if self.warnings.came:
@@ -240,6 +266,7 @@ class Checkpoint(Callback):
             raise RuntimeError("Checkpoint saves while a fit runs")
         if not run.from_main(self._writer is None or self._is_time_for(self._writer)):
             return
+        self._say_if_not_resumable(run)
         state, crew = collect(run), crew_of(run)
         if crew is not None:
             self._save_together(run, crew, state)
@@ -247,6 +274,16 @@ class Checkpoint(Callback):
             name, meta = self._noted(run)
             self._writer.save(name, state, meta)
         self._await(run)
+
+    def _say_if_not_resumable(self, run: Run) -> None:
+        """At the first save, not at the resume in a week. If a signal ended the run, its weights are saved in any
+        case."""
+        for reason in unresumable(run):
+            if not self.warnings.came:
+                raise TypeError(f"{self.name} cannot save a run that could not be resumed. {reason}")
+            if not self._warned:
+                self._warned = True
+                warn(f"the run cannot be resumed from this save, though its weights can be loaded. {reason}")
 
     def _is_time_for(self, writer: Writer) -> bool:
         """Whether a save fits into what is left of the grace time."""
@@ -305,9 +342,14 @@ class Checkpoint(Callback):
 
     def close(self) -> None:
         closing, self._writer, self._helper = (self._helper, self._writer), None, None
-        for writer in filter(None, closing):
-            writer.close()
-            self._warn(writer.problems)
+        lock, self._lock = self._lock, None
+        try:
+            for writer in filter(None, closing):
+                writer.close(send=not self.warnings.came)  # who was told to end has no time for a store that is down
+                self._warn(writer.problems)
+        finally:
+            if lock is not None:
+                lock.release()
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -318,6 +360,15 @@ class Checkpoint(Callback):
         self.id = state.get("run", "")
         best = state.get("best")
         self._best = None if best is None else (str(best[0]), float(best[1]))
+
+
+def _refuse_file(place: Path) -> None:
+    file = next((one for one in (place, *place.parents) if one.is_file()), None)
+    if file is not None:
+        raise NotADirectoryError(
+            f"Checkpoint(to={str(place)!r}) needs a folder, and {file} is a file. Give a folder of its own; weights "
+            "alone are written to a file by cadenza.checkpoint.save_weights"
+        )
 
 
 def _interval(every: str) -> Duration:

@@ -40,6 +40,7 @@ class GradientClip(Callback):
 
     order = Order.UPDATE  # after those who make the gradients what they are, such as Accumulate
     owns = frozenset({"gradients"})
+    same_on_ranks = ("norm", "value", "norm_type")
 
     def __init__(
         self,

@@ -67,6 +67,7 @@ class ConfusionMatrix(Callback, Faults):
     """
 
     order = Order.MEASURE
+    same_on_ranks = ("stages",)
 
     def __init__(
         self,

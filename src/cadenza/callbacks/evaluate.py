@@ -55,6 +55,8 @@ class Evaluate(PassMeasure, Callback):
     2
     """
 
+    same_on_ranks = ("every", "stages")
+
     def __init__(
         self,
         package: Any,

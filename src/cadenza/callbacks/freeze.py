@@ -38,6 +38,7 @@ class Freeze(Callback):
     """
 
     order = Order.PREPARE
+    same_on_ranks = ("until",)
 
     def __init__(
         self,

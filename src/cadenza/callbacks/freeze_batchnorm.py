@@ -36,6 +36,7 @@ class FreezeBatchNorm(Callback):
     """
 
     order = Order.PREPARE
+    same_on_ranks = ("start", "affine", "modules")
 
     def __init__(
         self, start: str | Duration = "0 epochs", *, affine: bool = False, modules: Sequence[str] | None = None

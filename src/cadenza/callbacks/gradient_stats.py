@@ -47,6 +47,7 @@ class GradientStats(Callback):
     """
 
     order = Order.MEASURE
+    same_on_ranks = ("every", "at")
     stages = frozenset({"train"})
     passive = True
 

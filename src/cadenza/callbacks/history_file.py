@@ -39,7 +39,8 @@ class HistoryFile(Callback, Faults):
     experiment, else in ``runs``; ``format`` chooses another ending there. ``rows`` is "epoch" for one row an epoch,
     "iter" for those of iterations in which something was logged and of validations within an epoch, or "all". Rows of
     iterations are read from the device and written ``flush_every`` at a time, and at the end of the epoch. With
-    ``on_error="warn"`` a failure to write switches it off with a warning; otherwise it ends the run.
+    ``on_error="warn"`` a failure to write switches it off with a warning; otherwise it ends the run. A disk that
+    is full or fails does neither: the rows wait, and one warning says so.
 
     >>> import cadenza, tempfile, torch
     >>> from pathlib import Path
@@ -86,7 +87,7 @@ class HistoryFile(Callback, Faults):
     def _forget(self) -> None:
         self._table: Table | None = None
         self._waiting: list[Row] = []
-        self._earlier = 0
+        self._earlier: list[Row] = []
 
     def explain(self) -> str:
         what = {"epoch": "a row an epoch", "iter": "the rows of iterations", "all": "all rows"}[self.rows]
@@ -96,7 +97,8 @@ class HistoryFile(Callback, Faults):
 
     def after_register(self, run: Run) -> None:
         self._forget()
-        self._earlier = len(run.history.rows)
+        # The row of an epoch that a save in its validation left open is written when it is complete, not before.
+        self._earlier = [row for row in run.history.rows if row.complete and self.rows in ("all", row.kind)]
 
     @tolerant
     def after_log(self, run: Run) -> None:
@@ -139,9 +141,8 @@ class HistoryFile(Callback, Faults):
     def _begin(self, run: Run) -> Table:
         """Brings the file to where this run began."""
         table = Table(place_for(run, self.path, f"history.{self.format}"), self.format)
-        earlier = [row for row in run.history.rows[: self._earlier] if self.rows in ("all", row.kind)]
-        if earlier:
-            table.rewrite(self._read(earlier))
+        if self._earlier:
+            table.rewrite(self._read(self._earlier))
         elif table.path.exists():
             kept = _free_name(table.path)
             table.path.rename(kept)

@@ -44,6 +44,7 @@ class Load(Callback):
     """
 
     order = Order.PREPARE
+    same_on_ranks = ()
 
     def __init__(
         self,

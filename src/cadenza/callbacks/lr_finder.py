@@ -107,6 +107,7 @@ class LRFinder(Callback):
     order = Order.MEASURE + 50
     owns = frozenset({"lr"})
     asks = frozenset({"skip_validation"})
+    same_on_ranks = ("start", "end", "steps")
 
     def __init__(
         self,

@@ -52,6 +52,8 @@ class Metrics(PassMeasure, Callback):
     (3, True)
     """
 
+    same_on_ranks = ("metrics", "stages")
+
     def __init__(
         self,
         metrics: Mapping[str, Function | Any],

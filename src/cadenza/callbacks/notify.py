@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
-import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, without
 from cadenza.callbacks.arguments import is_number, some_of, text
+from cadenza.callbacks.background import Background
 from cadenza.callbacks.channels import Channel, Command, Mail, Message, Webhook, failure
 from cadenza.callbacks.displays import number
 from cadenza.callbacks.faults import warn
@@ -91,7 +90,7 @@ class Notify(Callback):
             raise ValueError(f"{self.name}: timeout is a number of seconds above 0 and at most 600, not {timeout!r}")
         self.channels, self.title, self.timeout = channels, title, float(timeout)
         self.attach = attach if isinstance(attach, bool) else _paths(f"{self.name}: attach", attach)
-        self._outbox: Outbox | None = None
+        self._outbox: Background | None = None
         self._improved = self._warned = False
         self._failed: list[str] = []
 
@@ -145,7 +144,7 @@ class Notify(Callback):
         except Exception as error:  # after a failure of the device its values cannot be read any more
             message = Message(event, self._titled(run, what), f"nothing more is known: {type(error).__name__}")
         if self._outbox is None:
-            self._outbox = Outbox()
+            self._outbox = Background("notify")
         for channel in self.channels:
             self._outbox.post(lambda channel=channel: self._send(channel, message))  # type: ignore[misc]
 
@@ -218,25 +217,3 @@ def _paths(name: str, files: Any) -> list[Path]:
     if one or not all(isinstance(file, str | os.PathLike) and os.fspath(file) for file in found):
         raise TypeError(f"{name} is True, False or a list of files, not {files!r}")
     return [Path(file) for file in found]
-
-
-class Outbox:
-    """Does one job after the other in a thread of its own, which does not keep the process alive."""
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="cadenza notify", daemon=True)
-        self._thread.start()
-
-    def post(self, job: Callable[[], None]) -> None:
-        self._jobs.put(job)
-
-    def finish(self, seconds: float) -> bool:
-        """Waits until all is done, for at most so long; False if it was not enough."""
-        self._jobs.put(None)
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()

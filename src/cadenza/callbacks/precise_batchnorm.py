@@ -43,6 +43,7 @@ class PreciseBatchNorm(Callback):
     """
 
     order = Order.MEASURE  # inside of what EMA swaps in
+    same_on_ranks = ("batches",)
 
     def __init__(self, batches: int = 100, *, loader: Iterable[Any] | None = None) -> None:
         whole("batches", batches, 1)

@@ -40,6 +40,7 @@ class Precision(Callback):
 
     order = Order.PREPARE
     owns = frozenset({"precision"})
+    same_on_ranks = ("precision",)
 
     def __init__(self, precision: str = "bf16", *, init_scale: float = 2.0**16, growth_interval: int = 2000) -> None:
         if not isinstance(precision, str) or precision not in _DTYPES:

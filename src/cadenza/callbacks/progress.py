@@ -64,7 +64,6 @@ class Progress(Callback):
         self._due = math.inf
         self._updates: deque[float] = deque(maxlen=_PER_SECOND)
         self._began = self._epoch_began = 0.0
-        self._first_row = 0
         self._batches = 0
         self._warned = False
 
@@ -78,11 +77,11 @@ class Progress(Callback):
         self._passes.clear()
         self._waiting.clear()
         self._batches, self._began = 0, monotonic()
-        self._begin_epoch(run)
+        self._epoch_began = monotonic()
         self._open()
 
     def before_epoch(self, run: Run) -> None:
-        self._begin_epoch(run)
+        self._epoch_began = monotonic()
 
     def _begin_pass(self, run: Run) -> None:
         self._passes.append(_Pass(_stage(run), monotonic()))
@@ -105,7 +104,7 @@ class Progress(Callback):
 
     def after_epoch(self, run: Run) -> None:
         if self._screen is not None:
-            rows = run.history.rows[self._first_row :]
+            rows = run.history.rows[run._first_row_of_epoch :]  # of a resumed epoch those before the interruption too
             whole = [row for row in rows if row.at.get("stage") != "train"]  # what is logged per batch would flood it
             logged = dict.fromkeys(name for row in whole for name in row.raw())
             latest = run.metrics.raw()
@@ -132,10 +131,6 @@ class Progress(Callback):
             self._screen, self._due = None, math.inf
 
     # What is shown --------------------------------------------------------------------------------------------------
-
-    def _begin_epoch(self, run: Run) -> None:
-        self._epoch_began = monotonic()
-        self._first_row = len(run.history.rows)
 
     def _update(self, run: Run) -> None:
         """Shows the lines that had to wait, or else how far this pass has come."""

@@ -22,10 +22,11 @@ class StageSwitch(Callback):
     epochs (``"285 epochs"``: before the epoch after the 285th begins) or anything else the clock counts (``"1000
     steps"``: before the first training iteration with at least 1000 steps done).
 
-    The change is made to objects of this process, so a run that is resumed after ``at`` makes it again, before its
-    first epoch or iteration. So let it set things rather than multiply what a checkpoint keeps: ``group["lr"] = 1e-4``,
-    not ``group["lr"] *= 0.1``. In a second fit of the same trainer it is not made again. A data set that workers have
-    copied does not see a change: for a loader with persistent workers, set ``run.train_loader`` to a new one.
+    The change holds from then on. It is made to objects of this process and to fields of the run, so each later fit of
+    the trainer, and a run that is resumed after the change, makes it again at its beginning. So let it set things
+    rather than multiply what a checkpoint keeps: ``group["lr"] = 1e-4``, not ``group["lr"] *= 0.1``. A data set that
+    workers have copied does not see a change: for a loader with persistent workers, set ``run.train_loader`` to a new
+    one.
 
     >>> import cadenza, torch
     >>> from cadenza.testing import tiny_classifier, tiny_loader
@@ -42,31 +43,48 @@ class StageSwitch(Callback):
     """
 
     order = Order.PREPARE
+    _begins_anew = True
+    same_on_ranks = ("at", "change")
 
     def __init__(self, at: str | Duration, change: Callable[[Run], Any]) -> None:
         if not callable(change):
             raise TypeError(f"change must be a function that takes the run, not {change!r}")
         self.at = Duration.parse(at, "at")
         self.change = change
-        self._changed: weakref.ref[nn.Module] | None = None
+        self.name = f"{type(self).__name__}({self.explain()})"  # there may be several, and each has a state
+        self._made = False
+        self._model: weakref.ref[nn.Module] | None = None
 
     @classmethod
     def example(cls) -> Self:
         return cls(at="1 epoch", change=_raise_dropout)
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
-        return {"before_epoch" if self.at.unit == "epochs" else "before_train_iter": self._switch}
+        due = "before_epoch" if self.at.unit == "epochs" else "before_train_iter"
+        return {"before_run": self._make_again, due: self._make_when_due}
 
     def explain(self) -> str:
         return f"{getattr(self.change, '__name__', type(self.change).__name__)} after {self.at}"
 
-    def _switch(self, run: Run) -> None:
-        if run.clock.reached(self.at) and not self._is_changed(run):
-            self.change(run)
-            self._changed = weakref.ref(run.module)
+    def state_dict(self) -> dict[str, Any]:
+        return {"made": self._made}
 
-    def _is_changed(self, run: Run) -> bool:
-        return self._changed is not None and self._changed() is run.module
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._made, self._model = state["made"], None
+
+    def _make_again(self, run: Run) -> None:
+        if run.mode != "fit":
+            return
+        if self._model is not None and self._model() is not run.module:
+            self._made = False  # it was made in the training of another model
+        self._model = weakref.ref(run.module)
+        if self._made:
+            self.change(run)
+
+    def _make_when_due(self, run: Run) -> None:
+        if not self._made and run.clock.reached(self.at):
+            self.change(run)
+            self._made = True
 
 
 def _raise_dropout(run: Run) -> None:

@@ -81,6 +81,7 @@ class SubsetRun(Callback):
     order = Order.PREPARE + 50  # a loader that another callback builds is cut after that
     asks = frozenset({"end_epoch"})
     agree = "same"
+    same_on_ranks = ("counts", "repeat")
 
     def __init__(
         self, train: int | None = 2, val: int | None = 1, test: int | None = 1, *, repeat: bool = False

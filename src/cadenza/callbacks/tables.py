@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -56,7 +57,8 @@ class Table:
                 file.flush()
                 os.fsync(file.fileno())
             except OSError:
-                os.truncate(self.path, end)  # a disk that is full leaves no half of a line
+                with contextlib.suppress(OSError):
+                    os.truncate(self.path, end)  # a disk that is full leaves no half of a line
                 raise
 
     def _widen(self, new: list[str]) -> None:

@@ -54,6 +54,7 @@ class WeightAverage(Callback):
     """
 
     order = Order.REPORT  # after those who measure, before those who save
+    same_on_ranks = ("start", "every", "best", "monitor", "apply")
 
     def __init__(
         self,

@@ -26,3 +26,7 @@ class NoCheckpoint(LookupError):
 
 class SaveFailed(RuntimeError):
     """A checkpoint could not be stored. Those that were committed before are as they were."""
+
+
+class Taken(SaveFailed):
+    """Another run writes to the same place, so this one does not save there any more."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from os import PathLike, fspath
+from pathlib import Path
 
-from cadenza.checkpoint.manifest import FOLDER
+from cadenza.checkpoint.manifest import FOLDER, MARKER
 from cadenza.checkpoint.shelf import Apart, Saved, Shelf
 
 
@@ -19,9 +20,21 @@ def read_at(path: str | PathLike[str], which: str = "last", apart: Apart | None 
     True
     """
     text = fspath(path).rstrip("/\\")
+    _refuse_file(text)
     parent, _, name = text.replace("\\", "/").rpartition("/")
     beside = Shelf(parent or ("/" if text.startswith("/") else "."))
     if FOLDER.fullmatch(name) and name in beside.names():  # folders of experiments may begin with a number, too
         return beside.read(name, apart=apart)
     inside = Shelf(f"{text}/checkpoints")
     return (inside if inside.names() else Shelf(text)).read(which, apart=apart)
+
+
+def _refuse_file(text: str) -> None:
+    if "://" in text or not Path(text).is_file():
+        return
+    if (Path(text).parent / MARKER).exists():
+        raise NotADirectoryError(f"{text} is one file of a checkpoint. Give its folder: {Path(text).parent}")
+    raise NotADirectoryError(
+        f"{text} is a file, and a checkpoint is a folder that Checkpoint wrote. To begin a training with the weights "
+        f"in a file, leave resume out and add the callback Load({text!r}), which reads safetensors"
+    )

@@ -10,14 +10,14 @@ from typing import IO, Any
 from cadenza.checkpoint.chunks import Spread
 from cadenza.checkpoint.draft import Store
 from cadenza.checkpoint.errors import Damaged
-from cadenza.checkpoint.manifest import MANIFEST, MARKER, File, Manifest, marker_of, parse
+from cadenza.checkpoint.manifest import FOLDER, MANIFEST, MARKER, File, Manifest, marker_of, parse
 from cadenza.checkpoint.packing import JSON, unpack
 from cadenza.checkpoint.shards import Pending
 from cadenza.checkpoint.tensor_file import PIECE, Into
 
 
 def read_manifest(store: Store, folder: str) -> Manifest:
-    """The manifest of ``folder``, if its marker vouches for it."""
+    """The manifest of ``folder``, if its marker vouches for it and it was written there."""
     try:
         with store.open(folder, MARKER) as file:
             marker = file.read(len(marker_of(b"")) + 1)
@@ -25,7 +25,11 @@ def read_manifest(store: Store, folder: str) -> Manifest:
             text = _all(file)
     except FileNotFoundError as error:
         raise Damaged(folder, f"{MARKER} or {MANIFEST} is missing") from error
-    return parse(folder, text, marker)
+    manifest = parse(folder, text, marker)
+    numbered = FOLDER.fullmatch(folder)
+    if numbered is not None and int(numbered[1]) != manifest.number:  # else an old one would be taken for the newest
+        raise Damaged(folder, f"it holds the files of {manifest.folder}: it was renamed, or they were copied into it")
+    return manifest
 
 
 def _all(file: IO[bytes]) -> bytes:

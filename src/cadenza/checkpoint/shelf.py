@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,12 +12,13 @@ from typing import Any
 
 from cadenza.checkpoint.disk import Disk
 from cadenza.checkpoint.draft import Draft, Store
-from cadenza.checkpoint.errors import Damaged, NoCheckpoint
-from cadenza.checkpoint.manifest import FOLDER, MARKER, Manifest, check_name, encode_meta
+from cadenza.checkpoint.errors import Damaged, NoCheckpoint, Taken
+from cadenza.checkpoint.manifest import FOLDER, MARKER, Manifest, check_name, encode_meta, marker_of
 from cadenza.checkpoint.packing import Packed, pack
 from cadenza.checkpoint.reading import parts_of, read_manifest, read_state, verify
 from cadenza.checkpoint.remote import Remote
 from cadenza.checkpoint.retention import check_counts, ranked, surplus
+from cadenza.checkpoint.watchdog import Silent
 
 log = logging.getLogger("cadenza.checkpoint")
 TORN, BROKEN = "torn-", "damaged-"
@@ -39,6 +40,8 @@ class Saved:
     """The folder or URL that ``name`` lies in."""
 
 
+Runs = Collection[str | None] | None
+"""The ids of runs, as ``meta["run"]`` has them; None for whatever is there."""
 Apart = Callable[[Store, Manifest], None]
 """Given by processes that read a checkpoint together: what lies in parts is left there, and this compares the files of
 the parts with their checksums, or raises ``Damaged``."""
@@ -69,6 +72,7 @@ class Shelf:
         self._manifests: dict[str, Manifest] = {}
         self.used = 0
         """The largest number that is known to be taken, here or wherever the one who writes also writes."""
+        self._expected: set[str] | None = None
 
     def __repr__(self) -> str:
         return f"Shelf({str(self.store)!r})"
@@ -86,8 +90,8 @@ class Shelf:
         try:
             draft.add(packed)
             return self.commit(draft, meta or {})
-        except Exception:
-            self.abandon(draft)
+        except Exception as error:
+            self.abandon(draft, error)
             raise
 
     def draft(self, name: str, number: int | None = None) -> Draft:
@@ -98,20 +102,62 @@ class Shelf:
     def commit(self, draft: Draft, meta: Mapping[str, Any]) -> str:
         """Makes a draft a checkpoint; returns the name of its folder."""
         self._manifests[draft.folder] = draft.commit(meta)
+        self.expect(draft.folder)
         return draft.folder
+
+    def write_alone(self) -> None:
+        """From here on the next save raises ``Taken`` if there is a checkpoint that is neither here now nor written by
+        this shelf. For stores without locks; on a disk the folder is locked."""
+        self._expected = set(self.names()) if self.store.remote else None
+
+    def expect(self, name: str) -> None:
+        """The checkpoint ``name`` was written by the one who writes here."""
+        if self._expected is not None:
+            self._expected.add(name)
+
+    def _refuse_second_writer(self, folders: Mapping[str, set[str]]) -> None:
+        if self._expected is None:
+            return
+        for name, files in _numbered(folders):
+            if MARKER in files and (self._is_replaced(name) if name in self._expected else self._is_whole(name)):
+                raise Taken(
+                    f"another run has written the checkpoint {name} to {self.store}; give each run a place of its own: "
+                    "Checkpoint(to=...)"
+                )
+
+    def _is_whole(self, name: str) -> bool:
+        with contextlib.suppress(Damaged):
+            return self._manifest(name).number > 0
+        return False
+
+    def _is_replaced(self, name: str) -> bool:
+        """Whether another run wrote a checkpoint of the same name over one of ours, as an object store lets it."""
+        ours = self._manifests.get(name)
+        if not self.store.remote or ours is None or ours.number != self.used:
+            return False
+        with self.store.open(name, MARKER) as file:
+            return file.read() != marker_of(ours.text())
 
     def next_number(self) -> int:
         """Larger than that of any checkpoint here, be it torn or whole."""
-        self.used = self.largest_number() + 1
+        folders = self.store.folders()
+        self._refuse_second_writer(folders)
+        self.used = self._largest(folders) + 1
         return self.used
 
     def largest_number(self) -> int:
         """The largest number that is taken."""
-        folders = [name.removeprefix(TORN).removeprefix(BROKEN) for name in self.store.folders()]
-        return max([self.used, *(int(match[1]) for name in folders if (match := FOLDER.fullmatch(name)))])
+        return self._largest(self.store.folders())
 
-    def abandon(self, draft: Draft) -> None:
-        """Makes room again after a failure, as far as the store allows. What has a marker is left alone."""
+    def _largest(self, folders: Iterable[str]) -> int:
+        names = [name.removeprefix(TORN).removeprefix(BROKEN) for name in folders]
+        return max([self.used, *(int(match[1]) for name in names if (match := FOLDER.fullmatch(name)))])
+
+    def abandon(self, draft: Draft, error: Exception) -> None:
+        """Makes room again after ``error``, as far as the store allows. What has a marker is left alone, and a store
+        that did not answer is not asked once more."""
+        if isinstance(error, Silent):
+            return
         with contextlib.suppress(Exception):
             files = self.store.folders().get(draft.folder, set())
             if MARKER not in files:
@@ -127,13 +173,14 @@ class Shelf:
         """What was begun and never committed, or half deleted; the oldest first."""
         return [name for name, files in _numbered(self.store.folders()) if MARKER not in files]
 
-    def metas(self) -> dict[str, dict[str, Any]]:
-        """What was noted about each committed checkpoint, the oldest first; without those that are damaged."""
+    def metas(self, runs: Runs = None) -> dict[str, dict[str, Any]]:
+        """What was noted about each committed checkpoint, the oldest first; without those that are damaged. With
+        ``runs`` only of those that one of these runs wrote."""
         found = {}
         for name in self.names():
             with contextlib.suppress(Damaged):
                 found[name] = self._manifest(name).meta
-        return found
+        return _of(runs, found)
 
     def best(self) -> str | None:
         """The name of the best one by its ``meta``, or None if none was measured."""
@@ -221,10 +268,12 @@ class Shelf:
 
     # Tidying ---------------------------------------------------------------------------------------------------------
 
-    def retain(self, keep_last: int | None = None, keep_best: int = 0) -> list[str]:
+    def retain(self, keep_last: int | None = None, keep_best: int = 0, runs: Runs = None) -> list[str]:
         """Deletes all but the newest ``keep_last`` and the best ``keep_best``; returns the names of the deleted.
 
-        The newest committed one always stays. Drafts that are older than it are removed too, but for the newest.
+        The newest committed one always stays. Drafts that are older than it are removed too, but for the newest. With
+        ``runs``, checkpoints that other runs wrote are neither counted nor deleted, and if there are any, drafts stay:
+        they may be theirs.
         """
         check_counts(keep_last, keep_best)
         folders = self.store.folders()
@@ -233,12 +282,18 @@ class Shelf:
         if not committed:
             return []
         newest = numbered.index((committed[-1], folders[committed[-1]]))
-        drafts = [name for name, files in numbered[:newest] if MARKER not in files]
+        metas = self.metas()
+        own = _of(runs, metas)
+        drafts = [name for name, files in numbered[:newest] if MARKER not in files] if len(own) == len(metas) else []
         aside = sorted(name for name in folders if name.startswith(TORN))
-        deleted = surplus(self.metas(), keep_last, keep_best)
+        deleted = surplus(own, keep_last, keep_best)
         for name in [*deleted, *drafts, *aside[:-1]]:
             self._delete(name, folders[name])
         return deleted
+
+    def delete(self, name: str) -> None:
+        """Deletes one checkpoint."""
+        self._delete(name, self.store.folders().get(name, set()))
 
     def _delete(self, name: str, files: set[str]) -> None:
         """Removes the marker first: what is half deleted is no checkpoint."""
@@ -264,9 +319,20 @@ class Shelf:
         unusable = [name for name in names if name in folders]
         for name in unusable:
             aside = (BROKEN if MARKER in folders[name] else TORN) + name
-            where = f"set aside as {aside}" if self.store.rename(name, aside) else "left where it is"
+            where = f"set aside as {aside}" if self._renamed(name, aside) else "left where it is"
             log.warning("the checkpoint %s in %s cannot be used; it is %s", name, self.store, where)
         return unusable
+
+    def _renamed(self, name: str, aside: str) -> bool:
+        try:
+            return self.store.rename(name, aside)
+        except OSError as error:  # a disk that cannot be written to can still be read
+            log.info("%s in %s cannot be renamed: %s", name, self.store, error)
+            return False
+
+
+def _of(runs: Runs, metas: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: meta for name, meta in metas.items() if runs is None or meta.get("run") in runs}
 
 
 def _numbered(folders: Mapping[str, set[str]]) -> list[tuple[str, set[str]]]:

@@ -19,10 +19,11 @@ from cadenza.checkpoint.draft import Draft
 from cadenza.checkpoint.errors import SaveFailed
 from cadenza.checkpoint.joint import Crew, Joint
 from cadenza.checkpoint.manifest import check_name, encode_meta
+from cadenza.checkpoint.outbox import Outbox
 from cadenza.checkpoint.packing import Snapshot
 from cadenza.checkpoint.retention import check_counts
 from cadenza.checkpoint.shards import SHARDS
-from cadenza.checkpoint.shelf import Apart, Saved, Shelf
+from cadenza.checkpoint.shelf import Apart, Runs, Saved, Shelf
 from cadenza.checkpoint.speed import Speed
 
 log = logging.getLogger("cadenza.checkpoint")
@@ -52,9 +53,12 @@ class Writer:
     """Saves states on a shelf, one after the other, in the background.
 
     ``save`` returns as soon as the state is copied. At most one checkpoint is written at a time: a ``save`` that comes
-    earlier waits. After each commit all but the newest ``keep_last`` and the best ``keep_best`` are deleted. A remote
-    store gets ``retries`` more attempts, the first after ``backoff`` seconds, each later one after twice as many; if
-    all fail, the checkpoint is stored in the folder ``spill``. If that cannot be done either, or a disk is full,
+    earlier waits. After each commit all but the newest ``keep_last`` and the best ``keep_best`` are deleted; with
+    ``runs``, only of those that these runs wrote (``meta["run"]``).
+
+    A remote store gets ``retries`` more attempts, the first after ``backoff`` seconds, each later one after twice as
+    many. If all fail, the checkpoint is stored in the folder ``spill``, and so are those after it until the store
+    answers again. Then they are moved there, in the background. If ``spill`` fails too, or a disk is full,
     ``on_failure`` says whether ``poll`` warns or raises.
 
     >>> import tempfile, torch
@@ -76,24 +80,37 @@ class Writer:
         retries: int = 4,
         backoff: float = 1.0,
         spill: str | Path | None = None,
+        runs: Runs = None,
     ) -> None:
         check_counts(keep_last, keep_best)
         if on_failure not in ("warn", "raise"):
             raise ValueError(f'on_failure is "warn" or "raise", not {on_failure!r}')
         self.shelf = shelf
         self.keep_last, self.keep_best = keep_last, keep_best
-        self.background, self.on_failure = background, on_failure
+        self.background, self.on_failure, self.runs = background, on_failure, runs
         self.problems: list[str] = []
         """What went wrong, in the order in which it did; to be said at the end."""
-        self.attempts = Attempts(shelf, _spill_shelf(shelf, spill), retries, backoff)
+        self.attempts = Attempts(shelf, retries, backoff)
+        if shelf.store.remote:  # a disk needs no outbox: a second folder does not help if the disk is full
+            unsent = _spill_shelf(shelf, spill)
+            self.attempts.outbox = Outbox(unsent, shelf, self.attempts.outage, keep_best, self._retain, runs)
         self.speed = Speed()
         self._snapshot, self._second = Snapshot(), Snapshot()
         self._thread: threading.Thread | None = None
         self._done: list[Outcome] = []
         self._failed: list[Exception] = []
         self._died: BaseException | None = None
+        self._check: Callable[[], None] = lambda: None
         self._begun = 0.0
         self._size = 0
+
+    def write_alone(self, runs: Runs, check: Callable[[], None] | None = None) -> None:
+        """From here on a save ends with an error if another run writes to the same place, and retention leaves alone
+        what other ``runs`` wrote. ``check`` is called before each save; it raises if the place was lost."""
+        self.runs, self._check = runs, check or self._check
+        if self.attempts.outbox is not None:
+            self.attempts.outbox.runs = runs
+        self.shelf.write_alone()
 
     # Saving ----------------------------------------------------------------------------------------------------------
 
@@ -101,6 +118,7 @@ class Writer:
         """Copies ``state`` and begins to write it; waits before if one is still being written."""
         check_name(name)
         encode_meta(meta or {})  # refused here, not in the thread
+        self.attempts.hurry()
         self._join()
         self._raise()
         start, noted = time.perf_counter(), dict(meta or {})
@@ -111,8 +129,10 @@ class Writer:
         """On rank 0: waits for what is still being written, and begins a checkpoint that several processes write. None
         if the store does not even take its folder; then this save has failed."""
         check_name(name)
+        self.attempts.hurry()
         self._join()
         self._raise()
+        self._check()
         try:
             return self.attempts.begin(name)
         except Failure as error:
@@ -126,6 +146,7 @@ class Writer:
     ) -> None:
         """Saves the part ``shard`` of this process; rank 0 gives the ``tree`` of all as well, and commits when every
         process of the ``crew`` has written its part."""
+        self.attempts.hurry()
         self._join()
         self._raise()
         start = time.perf_counter()
@@ -159,6 +180,7 @@ class Writer:
         folder: str | None = None
         deleted: list[str] = []
         try:
+            self._check()
             folder, problem = store()
             if problem is None:
                 deleted = self._retain()
@@ -180,7 +202,7 @@ class Writer:
         if self.keep_last is None:
             return []
         try:
-            return self.shelf.retain(self.keep_last, self.keep_best)
+            return self.shelf.retain(self.keep_last, self.keep_best, self.runs)
         except Exception as error:  # the checkpoint is committed: what could not be deleted is tried again next time
             log.warning("old checkpoints in %s could not be deleted: %s", self.shelf.store, error)
             return []
@@ -203,9 +225,12 @@ class Writer:
         self._join()
         return self.poll()
 
-    def close(self) -> list[Outcome]:
-        """Waits, and lets go of the memory for copies. The writer can be used again."""
+    def close(self, *, send: bool = True) -> list[Outcome]:
+        """Waits, and lets go of the memory for copies. The writer can be used again. What a store did not take is moved
+        there if it answers now; not without ``send``, for a process that has to end soon."""
         self._join()
+        if self.attempts.outbox is not None:
+            self.attempts.outbox.finish(send=send)
         self._snapshot, self._second = Snapshot(), Snapshot()
         return self.poll()
 
@@ -227,12 +252,21 @@ class Writer:
     def recover(self, part: str = "", apart: Apart | None = None) -> Saved | None:
         """The newest valid checkpoint to go on from, be it on the shelf or in the spill folder; None if there is none.
 
-        For the one who saves next: newer ones that are torn or damaged are set aside, and named in a warning.
+        For the one who saves next: newer ones that are torn or damaged are set aside, and named in a warning. What is
+        in the spill folder is moved to the store.
         """
         self._join()
-        found = [shelf.newest_valid(part, apart) for shelf in (self.shelf, self.attempts.spill) if shelf is not None]
+        outbox = self.attempts.outbox
+        found = [
+            self.shelf.newest_valid(part, apart),
+            None if outbox is None else outbox.spill.newest_valid(part, apart),
+        ]
         self.shelf.set_aside(found[0].passed_over if found[0] is not None else None)
-        return max((one for one in found if one is not None), key=lambda one: one.number, default=None)
+        newest = max((one for one in found if one is not None), key=lambda one: one.number, default=None)
+        if outbox is not None and found[1] is not None and newest is not None:
+            outbox.runs = self.runs if self.runs is not None else {newest.meta.get("run")}
+            outbox.move()
+        return newest
 
     def estimate(self, size: int | None = None) -> float | None:
         """About how many seconds a save of ``size`` bytes takes until it is committed, by the slowest of the last few.
@@ -256,10 +290,8 @@ def _behind(job: Callable[[], None]) -> None:
     job()
 
 
-def _spill_shelf(shelf: Shelf, spill: str | Path | None) -> Shelf | None:
-    """Where checkpoints go that a remote store does not take. A disk needs none: a second folder helps no full disk."""
-    if not shelf.store.remote:
-        return None
+def _spill_shelf(shelf: Shelf, spill: str | Path | None) -> Shelf:
+    """Where checkpoints go that a remote store does not take."""
     if spill is None:
         spill = Path("unsent-checkpoints") / re.sub("[^A-Za-z0-9._-]+", "_", str(shelf.store))
     return Shelf(spill)

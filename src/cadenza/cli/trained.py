@@ -15,6 +15,7 @@ from cadenza.cli.training import run_named, stored_recipe
 from cadenza.recipes import Recipe
 from cadenza.recipes.building import Built
 from cadenza.recipes.errors import did_you_mean
+from cadenza.state import load_buffers
 
 
 class Trained:
@@ -42,6 +43,7 @@ class Trained:
                 built.trainer.remove(callback)
         saved = _read(folder / "checkpoints", checkpoint)
         built.trainer.model.load_state_dict(saved.state["model"])
+        load_buffers(built.trainer.model, None, saved.state.get("buffers", {}), torch.device("cpu"))
         for callback in built.trainer.callbacks:
             if callback.name in saved.state["callbacks"]:
                 callback.load_state_dict(saved.state["callbacks"][callback.name])

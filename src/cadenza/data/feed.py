@@ -112,6 +112,10 @@ class Feed:
         """What ``resume`` needs, as a tree of plain values and tensors."""
         raise NotImplementedError
 
+    def why_not_resumable(self) -> str | None:
+        """Why a pass that is under way could not be resumed, with what to do; None if it could."""
+        return None
+
     def between(self) -> dict[str, Any]:
         """What ``begin`` needs of the state between two passes."""
         return {}
@@ -131,6 +135,16 @@ class Feed:
     def portion(self, step: int) -> tuple[int, int] | None:
         """This rank's samples in global batch ``step`` of the pass, and those of all ranks; None if not known."""
         return None
+
+    def load_between(self, loaded: Any) -> None:
+        """Sets what the loader itself keeps from one pass to the next: here the generators of its objects."""
+        put_back(Draws(loaded["own"]["torch"], None, None, self._own_in(loaded)), self.own, everywhere=False)
+
+    def restore_loader(self) -> None:
+        """Sets the loader as ``load_state_dict`` was told, without beginning a pass."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None and loaded["consumed"] is None:
+            self.load_between(loaded)
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the sampler, or whoever asks for it, which epoch comes."""

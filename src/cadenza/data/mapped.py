@@ -15,7 +15,7 @@ from cadenza.data.loader import epoch_listeners
 from cadenza.data.order import Order
 from cadenza.data.shards import portion
 from cadenza.data.walk import FRESH, Start
-from cadenza.data.workers import NOTHING, Begin, Collate, Desk, Items, Place, as_draws, let_go
+from cadenza.data.workers import NOTHING, Begin, Collate, Desk, Items, Place, as_draws, let_go, starting_workers
 
 
 class Tasks:
@@ -66,15 +66,18 @@ class MapFeed(Feed):
     def begin(self, loaded: Any) -> Iterator[Any]:
         places, start, before = {}, FRESH, None
         if loaded is not None:
-            self._load_own(loaded)
-            if loaded["sampler"] is not None:
-                self.order.source.load_state_dict(loaded["sampler"])
+            self.load_between(loaded)
             if self._fits(loaded) and loaded["places"]:
                 # the workers of the saved run lived on: begin again as when they were made, then draw from here
                 before, start = unpack(loaded["created"]), Start(at_iter=capture(self.order.own))
                 places = {int(worker): unpack(draws) for worker, draws in loaded["places"].items()}
         self.first = self.turn = 0
         return self._open(start, places, before)
+
+    def load_between(self, loaded: Any) -> None:
+        super().load_between(loaded)
+        if loaded["sampler"] is not None:
+            self.order.source.load_state_dict(loaded["sampler"])
 
     def resume(self, loaded: Any) -> Iterator[Any]:
         fits = self._fits(loaded)
@@ -106,7 +109,8 @@ class MapFeed(Feed):
         return self._unpacked(self.iterator) if self.watch else self.iterator
 
     def _iterate(self, watched: DataLoader[Any]) -> Iterator[Any]:
-        return iter(watched)
+        with starting_workers(watched):
+            return iter(watched)
 
     def _watched_loader(self, places: dict[int, Any]) -> DataLoader[Any]:
         watched: DataLoader[Any] = copy.copy(self.loader)
@@ -184,9 +188,6 @@ class MapFeed(Feed):
                 f"itself; it means nothing to {self.world_size}: use a plain loader, which Cadenza divides"
             )
         return mine == (loaded["rank"], loaded["world_size"], loaded["workers"])
-
-    def _load_own(self, loaded: Any) -> None:
-        put_back(Draws(loaded["own"]["torch"], None, None, self._own_in(loaded)), self.own, everywhere=False)
 
     def _epoch(self) -> int | None:
         """As the sampler has it: a callback may have told it another one than the run's."""

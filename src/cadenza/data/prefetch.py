@@ -123,6 +123,9 @@ class DeviceFeed(Feed):
         if isinstance(self.inner, Feed):
             self.inner.bookmark()
 
+    def why_not_resumable(self) -> str | None:
+        return self.inner.why_not_resumable() if isinstance(self.inner, Feed) else None
+
     def state_dict(self, consumed: int | None) -> dict[str, Any]:
         return self.inner.state_dict(consumed)  # type: ignore[no-any-return]
 

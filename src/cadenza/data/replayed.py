@@ -65,13 +65,16 @@ class ReplayFeed(RoundsFeed):
         self.own = generators_in(loader)
         self.at_iter: Draws | None = None
         self.at_first: Draws | None = None
+        self._reads_once = False
 
     def begin(self, loaded: Any) -> Iterator[Any]:
         if loaded is not None:
-            put_back(Draws(loaded["own"]["torch"], None, None, self._own_in(loaded)), self.own, everywhere=False)
+            self.load_between(loaded)
         self.go_from(0, 0)
         self.at_iter, self.at_first = capture(self.own), None
-        return self.turns(self._noted(iter(self.loader)))
+        batches = iter(self.loader)
+        self._reads_once = batches is self.loader
+        return self.turns(self._noted(batches))
 
     def _noted(self, batches: Iterator[Any]) -> Iterator[Any]:
         self.at_first = capture(self.own)
@@ -83,11 +86,9 @@ class ReplayFeed(RoundsFeed):
         assert self.at_iter is not None
         put_back(self.at_iter, self.own)
         batches = iter(self.loader)
-        if batches is self.loader:
-            raise TypeError(
-                f"a {type(self.loader).__name__} can be read only once, so a pass over it cannot be resumed: give a "
-                "DataLoader, a list, an object whose __iter__ begins anew, or one with state_dict and load_state_dict"
-            )
+        self._reads_once = batches is self.loader
+        if self._reads_once:
+            raise TypeError(self.why_not_resumable())
         if self.at_first is None:
             return self.turns(self._noted(batches))
         put_back(self.at_first, self.own)
@@ -95,6 +96,15 @@ class ReplayFeed(RoundsFeed):
             return self.turns(itertools.islice(self.loader, self.start_cursor, None))
         deque(itertools.islice(batches, self.start_cursor), maxlen=0)
         return self.turns(batches)
+
+    def why_not_resumable(self) -> str | None:
+        if not self._reads_once:
+            return None
+        return (
+            f"The {self.stage} loader, a {type(self.loader).__name__}, can be read only once, so a pass over it cannot "
+            "be resumed. Give a DataLoader, a list, an object whose __iter__ begins again, or one with state_dict and "
+            "load_state_dict"
+        )
 
     def snapshot(self) -> Any:
         return self.cursor
@@ -114,9 +124,12 @@ class StatefulFeed(RoundsFeed):
 
     def begin(self, loaded: Any) -> Iterator[Any]:
         if loaded is not None:
-            self.loader.load_state_dict(loaded["loader"])
+            self.load_between(loaded)
         self.go_from(0, 0)
         return self.turns(iter(self.loader))
+
+    def load_between(self, loaded: Any) -> None:
+        self.loader.load_state_dict(loaded["loader"])
 
     def resume(self, loaded: Any) -> Iterator[Any]:
         self.go_from(loaded["consumed"], loaded["cursor"])

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from cadenza.data.generators import Draws, capture, generators_in, pack, put_back, same, unpack
 from cadenza.data.replayed import RoundsFeed
 from cadenza.data.streams import CollateStream, Samples, Short
-from cadenza.data.workers import NOTHING, Begin, Desk, Place, as_draws, let_go
+from cadenza.data.workers import NOTHING, Begin, Desk, Place, as_draws, let_go, starting_workers
 
 
 class Turns:
@@ -64,9 +64,7 @@ class StreamFeed(RoundsFeed):
         places: dict[int, Place] = {}
         before = None
         if loaded is not None:
-            put_back(Draws(loaded["own"]["torch"], None, None, self._own_in(loaded)), self.own, everywhere=False)
-            if loaded["dataset"] is not None and self.reads_here:
-                self.loader.dataset.load_state_dict(loaded["dataset"])
+            self.load_between(loaded)
             if self._fits(loaded) and loaded["places"]:
                 before, places = unpack(loaded["created"]), self._unpacked_places(loaded)
         now = capture(self.own)
@@ -74,6 +72,11 @@ class StreamFeed(RoundsFeed):
         if before is not None:
             put_back(now, self.own)  # workers that live on are not made anew, so nothing is drawn for them
         return self.turns(self._noted(batches))
+
+    def load_between(self, loaded: Any) -> None:
+        super().load_between(loaded)
+        if loaded["dataset"] is not None and self.reads_here:
+            self.loader.dataset.load_state_dict(loaded["dataset"])
 
     def resume(self, loaded: Any) -> Iterator[Any]:
         self.go_from(loaded["consumed"], loaded["cursor"])
@@ -97,7 +100,8 @@ class StreamFeed(RoundsFeed):
             self.live = self._watched_loader(places)
         else:
             self.places = {worker: Place(draws=place.draws) for worker, place in self.places.items()}
-        self.iterator = iter(self.live)
+        with starting_workers(self.live):
+            self.iterator = iter(self.live)
         assert self._turns is not None
         self._turns.idle = 0
         if mine is not None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from cadenza.data.generators import Draws, capture, generators_in, put_back, same
@@ -96,6 +101,59 @@ class Desk:
         return Parcel(batch, info.id, in_bytes(draws))
 
 
+_WARNINGS = {
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)
+}  # those by which a run is told to end
+
+
+_started: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The worker processes that this process has started."""
+
+
+@contextmanager
+def starting_workers(loader: DataLoader[Any]) -> Iterator[None]:
+    """Held while ``loader`` starts its worker processes.
+
+    The signals that end a run are blocked while workers are forked: one that came before a worker has called
+    ``outlive_warnings`` would end it. Workers inherit the block and end it there. Since they pass over the first
+    SIGTERM, and an interpreter that ends sends just one to its children and then waits for them, those that live are
+    killed before. Those that were started when an exception came belong to no loader, and are killed too.
+    """
+    if not loader.num_workers:
+        yield
+        return
+    others = set(multiprocessing.active_children())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WARNINGS) if _method(loader) == "fork" else None
+    try:
+        yield
+    except BaseException:
+        for worker in set(multiprocessing.active_children()) - others:
+            worker.kill()
+        raise
+    finally:
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _started.update(set(multiprocessing.active_children()) - others)
+        _kill_started_at_exit(os.getpid())
+
+
+@functools.cache
+def _kill_started_at_exit(process: int) -> None:
+    """Once in each process: a child that is forked forgets what its parent wanted done at the end."""
+    Finalize(None, _kill_started, exitpriority=0)
+
+
+def _kill_started() -> None:
+    for worker in multiprocessing.active_children():
+        if worker in _started:
+            worker.kill()
+
+
+def _method(loader: DataLoader[Any]) -> str:
+    context = loader.multiprocessing_context or multiprocessing
+    return str(context.get_start_method())
+
+
 def outlive_warnings() -> None:
     """A signal to the whole process group warns the main process, which saves and then ends its workers itself. So they
     pass over the first; a second SIGTERM, as by an interpreter that ends without them, ends them."""
@@ -103,10 +161,10 @@ def outlive_warnings() -> None:
     def first(number: int, frame: Any) -> None:
         signal.signal(number, lambda *_: os._exit(0))
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, first)
-    if hasattr(signal, "SIGUSR1"):
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    for number in _WARNINGS:
+        signal.signal(number, first if number == signal.SIGTERM else signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WARNINGS)
 
 
 def end_with(owner: int) -> None:

@@ -36,6 +36,8 @@ def compose(primary: Path, overrides: Sequence[str] = ()) -> Composed:
     """Puts the recipe in ``primary`` together."""
     register_source()
     shelf = Shelf(primary, folders_of(primary))
+    if isinstance(overrides, str):
+        raise TypeError(f"overrides is a list of texts: [{overrides!r}]")
     changes = [parse(text, shelf.is_group) for text in overrides]
     config = _composed(shelf, [change for change in changes if change.choice])
     order = {path: place for place, (path, _) in enumerate(family(primary))}  # what others build on comes first

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,13 +44,16 @@ def parse(text: str, is_group: Any = lambda name: False) -> Override:
     >>> parse("fit.epochs=3")
     Override(text='fit.epochs=3', path=('fit', 'epochs'), value=3, removes=False, choice=False)
     """
-    try:
-        parsed: Parsed = OverridesParser.create().parse_override(text)
-    except HydraException as error:
-        said = str(error).splitlines()[0]
+    if not isinstance(text, str):
+        raise TypeError(f'an override is a text such as "fit.epochs=3", not {type(text).__name__}')
+    parsed: Parsed | None = None
+    with contextlib.suppress(HydraException):
+        parsed = OverridesParser.create().parse_override(text)
+    if parsed is None or not parsed.key_or_group:
+        wrong = _wrong_key(text) or _wrong_value(text)
         raise OverrideError(
-            f"the override {text!r} cannot be read: {said}; write key=value, such as fit.epochs=3, or ~key"
-        ) from None
+            f"the override {text!r} {wrong}. Write key=value, such as fit.epochs=3, or ~key to take a key out"
+        )
     if parsed.is_sweep_override():
         raise OverrideError(f"the override {text!r} gives several values; a list is written [1,2], a text in quotes")
     name = parsed.key_or_group
@@ -61,6 +66,38 @@ def parse(text: str, is_group: Any = lambda name: False) -> Override:
     if value == "???":
         raise OverrideError(f"the override {text!r} gives no value: ??? marks what is still to be given")
     return Override(text, path, value, removes=parsed.is_delete())
+
+
+def _wrong_key(text: str) -> str | None:
+    """What is wrong before the value of an override that cannot be read; None if nothing is."""
+    key, equals, _ = text.partition("=")
+    name = re.sub(r"^(\+\+?|~)", "", key)
+    if not text.strip():
+        return "is empty"
+    if key.startswith("-"):
+        return "begins with a dash; overrides have none"
+    if not name.strip():
+        return "has no key"
+    if re.search(r"\s", name):
+        return "has a space before its value; a shell takes key=value as one word only if there is none"
+    if not equals and not key.startswith("~"):
+        return "has no value"
+    if not re.fullmatch(r"[^\W\d][\w@:-]*([./][\w@:-]+)*", name, re.ASCII):
+        return f"has the key {name!r}; a key is made of names with dots between them"
+    return None
+
+
+def _wrong_value(text: str) -> str:
+    """Why Hydra cannot read the value, in words: its own speak of tokens."""
+    value = text.partition("=")[2]
+    for opened, closed in ("[]", "{}", "()"):
+        if value.count(opened) != value.count(closed):
+            return f"has a value in which a {opened if value.count(opened) > value.count(closed) else closed} is alone"
+    if value.count("'") % 2 or value.count('"') % 2:
+        return "has a value in which a quote is not closed"
+    if "=" in value:
+        return "has a value with a = in it, which must stand in quotes: key=\"'a=b'\""
+    return "has a value that cannot be read; put a text with special characters into quotes: key=\"'a (b)'\""
 
 
 def apply(overrides: list[Override], config: DictConfig) -> list[Layer]:

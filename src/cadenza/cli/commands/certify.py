@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.commands.options import Allow, Imports, Overrides, RecipeName
+from cadenza.cli.commands.completion import complete_recipe
+from cadenza.cli.commands.options import Allow, Imports, Overrides
+
+PLACE = re.compile(r"\.py:\w+$")
+"""How the place of a function ends."""
 
 
 def certify(
-    recipe: RecipeName,
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A ready recipe, a YAML file, or a function (folder, callbacks) as file.py:function.",
+            autocompletion=complete_recipe,
+        ),
+    ],
     overrides: Overrides = None,
-    kills: Annotated[int, typer.Option("--kills", min=1, help="How often the training is killed.")] = 10,
-    seed: Annotated[int, typer.Option("--seed", help="Of the random moments at which it is.")] = 0,
+    kills: Annotated[int, typer.Option("--kills", min=1, help="How often SIGKILL ends the training.")] = 10,
+    storm: Annotated[
+        int | None, typer.Option("--storm", min=1, help="So many SIGKILL, SIGTERM and SIGINT instead of --kills.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Draws the random moments; the same seed repeats them.")] = 0,
     out: Annotated[Path, typer.Option("--out", help="The file for the certificate.")] = Path("certificate.json"),
     imports: Imports = None,
     allow: Allow = None,
@@ -25,11 +40,17 @@ def certify(
     """
     from cadenza.cli.certification import RecipeTraining
     from cadenza.recipes import load
+    from cadenza.testing import Storm
     from cadenza.testing import certify as prove
 
     words = tuple(overrides or ()), tuple(imports or ()), tuple(allow or ())
-    load(recipe, words[0], imports=words[1], allow=words[2])  # what is wrong with it is said before anything runs
-    certificate = prove(RecipeTraining(recipe, *words), kills=kills, seed=seed)
+    train: Any = recipe
+    if not PLACE.search(recipe):
+        load(recipe, words[0], imports=words[1], allow=words[2])  # reports what is wrong before anything runs
+        train = RecipeTraining(recipe, *words)
+    elif any(words):
+        raise typer.BadParameter("overrides, --import and --allow change a recipe; a function takes none")
+    certificate = prove(train, kills=kills if storm is None else Storm(storm), seed=seed)
     certificate.write(out)
     typer.echo(str(certificate))
     typer.echo(str(out))

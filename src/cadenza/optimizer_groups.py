@@ -1,0 +1,129 @@
+"""Record which parameters each optimizer holds, by name, and restore its parameter groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+Names = list[str | None]
+"""The names of one group's parameters; None for a parameter that is in neither the model nor the criterion."""
+
+
+def describe(run: Run) -> list[dict[str, Any]]:
+    """For each optimizer its class and, group by group, the names of its parameters."""
+    names = {id(parameter): name for name, parameter in _parameters(run).items()}
+    return [{"kind": type(optimizer).__name__, "groups": _names(optimizer, names)} for optimizer in run.optimizers]
+
+
+def restore_groups(run: Run, saved: list[dict[str, Any]], states: list[dict[str, Any]]) -> None:
+    """Gives the optimizers the groups that ``describe`` found, so that a state is loaded into the right parameters.
+
+    A group that was added during training is added again, and parameters in another order are reordered. Another kind
+    of optimizer, or parameters that are divided otherwise, raise an error before anything is changed.
+    """
+    known = _parameters(run)
+    pairs = list(zip(run.optimizers, saved, states, strict=False))  # a different number is reported by the caller
+    for optimizer, described, _ in pairs:
+        _check_kind(optimizer, described["kind"])
+        _check_groups(optimizer, described["groups"], known)
+    for optimizer, described, state in pairs:
+        _arrange(optimizer, described["groups"], state["param_groups"], known)
+
+
+def accept_known_groups(optimizer: Optimizer) -> Callable[[], None]:
+    """Until the returned function is called, adding a group that ``optimizer`` already has does nothing.
+
+    A resumed run calls ``before_run`` and ``before_epoch`` again. A callback that adds a group there would add the one
+    that was just restored, and torch would raise an error.
+    """
+    add = optimizer.add_param_group
+
+    def add_if_new(group: dict[str, Any]) -> None:
+        given = group["params"]
+        if isinstance(given, Iterator):  # it can be read only once
+            given = list(given)
+        held = {id(one) for present in optimizer.param_groups for one in present["params"]}
+        each = [given] if isinstance(given, Tensor) else [one[1] if isinstance(one, tuple) else one for one in given]
+        if not each or any(id(one) not in held for one in each):
+            add({**group, "params": given})
+
+    vars(optimizer)["add_param_group"] = add_if_new
+
+    def undo() -> None:
+        vars(optimizer).pop("add_param_group", None)
+
+    return undo
+
+
+def _parameters(run: Run) -> dict[str, nn.Parameter]:
+    """The parameters that have a name a resumed process will know."""
+    named = dict(run.module.named_parameters())
+    if isinstance(run.criterion, nn.Module):
+        named.update((f"criterion.{name}", one) for name, one in run.criterion.named_parameters())
+    return named
+
+
+def _names(optimizer: Optimizer, names: Mapping[int, str]) -> list[Names]:
+    return [[names.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
+
+
+def _check_kind(optimizer: Optimizer, kind: str) -> None:
+    if type(optimizer).__name__ != kind:
+        raise ValueError(
+            f"The checkpoint was saved with {kind}, and this trainer has {type(optimizer).__name__}. Resume with the "
+            "optimizer that it was saved with. To begin a new training with its weights, leave resume out and add the "
+            "callback Load(path)"
+        )
+
+
+def _check_groups(optimizer: Optimizer, saved: list[Names], known: Mapping[str, nn.Parameter]) -> None:
+    """The groups of now must be those of the checkpoint, or what was there before parameters were added to them."""
+    held = _names(optimizer, {id(parameter): name for name, parameter in known.items()})
+    everywhere = {name for group in held for name in group if name is not None}
+    for number in range(max(len(held), len(saved))):
+        now = held[number] if number < len(held) else []
+        then = saved[number] if number < len(saved) else []
+        odd = sorted(filter(None, set(now) - set(then)))
+        moved = sorted(filter(None, (set(then) - set(now)) & everywhere))
+        gone = sorted(name for name in then if name is not None and name not in known)
+        if odd or moved or gone or now.count(None) != then.count(None) or number >= len(saved):
+            raise ValueError(
+                f"The {type(optimizer).__name__} of this trainer holds other parameters than the one in the "
+                f"checkpoint: group {number} {_difference(odd, moved, gone)}. Resume with the parameter groups that it "
+                "was saved with. To begin a new training with its weights, leave resume out and add the callback "
+                "Load(path)"
+            )
+
+
+def _difference(odd: list[str], moved: list[str], gone: list[str]) -> str:
+    if odd:
+        return f"has {_listed(odd)}, which was not in it"
+    if moved:
+        return f"lacks {_listed(moved)}, which is in another group now"
+    if gone:
+        return f"had {_listed(gone)}, which the model does not have"
+    return "has another number of parameters that are not in the model; add them before fit as the saved run did"
+
+
+def _listed(names: list[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _arrange(
+    optimizer: Optimizer, saved: list[Names], options: list[dict[str, Any]], known: Mapping[str, nn.Parameter]
+) -> None:
+    named = {id(parameter) for parameter in known.values()}
+    for number, names in enumerate(saved):
+        if number == len(optimizer.param_groups):
+            added = [known[name] for name in names if name is not None]
+            optimizer.add_param_group({**options[number], "params": added})
+            continue
+        group = optimizer.param_groups[number]
+        unnamed = iter([one for one in group["params"] if id(one) not in named])
+        group["params"][:] = [next(unnamed) if name is None else known[name] for name in names]
