@@ -2,7 +2,8 @@
 
 ``python tools/mutate.py --results FILE`` draws mutants of the loop, the step, checkpoints and resume with a seed. It
 tries each in a temporary copy against the tests that call the changed function, first those that call little else, for
-at most 60 seconds. FILE gets one line of JSON for each mutant; a second call continues where the first ended.
+at most 60 seconds; with ``--jobs N``, N of them at a time. FILE gets one line of JSON for each mutant; a second call
+continues where the first ended.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -68,7 +69,9 @@ def mutants() -> list[Mutant]:
     found = []
     for area, (modules, _) in AREAS.items():
         for pattern in modules.split():
-            for path in sorted((ROOT / "src" / "cadenza").glob(f"{pattern}.py")):
+            paths = sorted((ROOT / "src" / "cadenza").glob(f"{pattern}.py"))
+            assert paths, f"AREAS names {pattern}, of which there is no module"
+            for path in paths:
                 text = path.read_text(encoding="utf-8")
                 file = path.relative_to(ROOT).as_posix()
                 for function, node, after in changes(ast.parse(text), ""):
@@ -141,15 +144,17 @@ class Calls:
             self.seen.add(f"src/cadenza{code.co_filename[len(self.source) :]}:{code.co_name}")
 
     def pytest_runtest_setup(self) -> None:
-        self.seen, self.begun = set(), time.monotonic()
+        self.seen, self.passed, self.begun = set(), True, time.monotonic()
         sys.settrace(self.trace)
 
     def pytest_runtest_logreport(self, report: object) -> None:
+        self.passed &= report.outcome == "passed"  # type: ignore[attr-defined]
         if report.when == "teardown":  # type: ignore[attr-defined]
             sys.settrace(None)
             row = [report.nodeid, time.monotonic() - self.begun, sorted(self.seen)]  # type: ignore[attr-defined]
-            with open(self.file, "a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            if self.passed:
+                with open(self.file, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
 
 
 def tests_of(area: str) -> list[str]:
@@ -175,29 +180,79 @@ def chosen(mutant: Mutant, rows: list[tuple[str, float, list[str]]], limit: floa
 # Running ------------------------------------------------------------------------------------------------------------
 
 
-def forked(copy: Path, arguments: list[str], limit: float, plugins: tuple[str, ...] = ()) -> tuple[str, float]:
-    """Runs pytest in a process that has torch, and finds Cadenza in ``copy``; says how it ended."""
-    begun = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        silent = os.open(str(copy / SAID), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(silent, 1)
-        os.dup2(silent, 2)
-        os.chdir(copy)
-        os.environ.update(PYTHONPATH=str(copy / "src"), OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
-        sys.path[:0] = [str(copy), str(copy / "src")]
-        sys.dont_write_bytecode = True
-        import pytest
+@dataclass(frozen=True)
+class Task:
+    words: list[str]
+    """What pytest is called with."""
+    limit: float
+    mutant: Mutant | None = None
+    calls: Path | None = None
+    """Where to note which functions the tests call."""
 
-        code = pytest.main(arguments, plugins=[Calls(plugins[0], str(copy / "src" / "cadenza"))] if plugins else [])
-        os._exit(int(code))
-    ended = 0
-    while time.monotonic() < begun + limit:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            break
+
+@dataclass(frozen=True)
+class Ended:
+    task: Task
+    how: str
+    seconds: float
+    said: str
+
+
+def each(tasks: Iterable[Task], copies: list[Path]) -> Iterator[Ended]:
+    """Runs the tasks, at most one in each copy of the tree at a time."""
+    waiting, free = iter(tasks), list(copies)
+    running: dict[int, tuple[Task, Path, float]] = {}
+    while True:
+        while free and (task := next(waiting, None)) is not None:
+            copy = free.pop()
+            put(copy, task.mutant, changed)
+            running[begin(task, copy)] = (task, copy, time.monotonic())
+        if not running:
+            return
+        for child, (task, copy, begun) in list(running.items()):
+            how = end_of(child, begun + task.limit)
+            if how is not None:
+                del running[child]
+                put(copy, task.mutant)
+                free.append(copy)
+                yield Ended(task, how, time.monotonic() - begun, (copy / SAID).read_text(errors="replace"))
         time.sleep(0.02)
+
+
+def put(copy: Path, mutant: Mutant | None, change: Callable[[str, Mutant], str] = lambda text, _: text) -> None:
+    """Writes the file of the mutant into the copy, changed or as it was."""
+    if mutant is not None:
+        text = (ROOT / mutant.file).read_text(encoding="utf-8")
+        (copy / mutant.file).write_text(change(text, mutant), encoding="utf-8")
+
+
+def begin(task: Task, copy: Path) -> int:
+    """Runs pytest in a process that has torch, and finds Cadenza in ``copy``."""
+    silent = os.open(copy / SAID, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    child = os.fork()
+    if child:
+        os.close(silent)
+        return child
+    os.setsid()
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    os.chdir(copy)
+    search = [str(copy / "src"), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ.update(PYTHONPATH=os.pathsep.join(search), OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
+    sys.path[:0] = [str(copy), str(copy / "src")]
+    sys.dont_write_bytecode = True
+    import pytest
+
+    words = [*task.words, "-p", "no:xdist", f"--basetemp={copy}-tmp"]
+    plugins = [Calls(str(task.calls), str(copy / "src" / "cadenza"))] if task.calls else []
+    os._exit(int(pytest.main(words, plugins=plugins)))
+
+
+def end_of(child: int, until: float) -> str | None:
+    """How the process ended; nothing while it runs. After ``until`` it is ended."""
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if not ended and time.monotonic() < until:
+        return None
     for end in (os.killpg, os.kill):
         try:
             end(child, signal.SIGKILL)
@@ -205,9 +260,8 @@ def forked(copy: Path, arguments: list[str], limit: float, plugins: tuple[str, .
             pass
     if not ended:
         os.waitpid(child, 0)
-        return "hung", time.monotonic() - begun
-    code = os.waitstatus_to_exitcode(status)
-    return {0: "survived", 1: "killed", 5: "no tests"}.get(code, "killed"), time.monotonic() - begun
+        return "hung"
+    return {0: "survived", 5: "no tests"}.get(os.waitstatus_to_exitcode(status), "killed")
 
 
 def main() -> None:
@@ -217,6 +271,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one mutant; more on a busy machine")
     parser.add_argument("--tests-seconds", type=float, default=25.0, help="the most that the tests of one mutant take")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time, each in its own copy of the tree")
+    parser.add_argument("--survey", type=float, default=1800.0, help="seconds for one file when calls are looked up")
     parser.add_argument("--areas", nargs="+", choices=list(AREAS), default=list(AREAS))
     parser.add_argument("--list", action="store_true", help="only counts what could be changed")
     parser.add_argument("--marked", default="not long", help="which tests, as for pytest -m")
@@ -237,55 +293,69 @@ def main() -> None:
     import torch._dynamo  # noqa: F401  imported by every optimizer
 
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, "copy")
-        leave = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "runs")
-        shutil.copytree(ROOT, copy, ignore=leave)
-        try_all(drawn, copy, options)
+        copies = [Path(folder, f"copy{number}") for number in range(options.jobs)]
+        leave = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", ".*_cache", ".hypothesis", "runs")
+        for copy in copies:
+            shutil.copytree(ROOT, copy, ignore=leave)
+        try_all(drawn, copies, options)
 
 
 def read(file: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def calls_of(area: str, copy: Path, options: argparse.Namespace) -> list[tuple[str, float, list[str]]]:
-    """Which functions each test of an area calls; found out once, and kept beside the results."""
-    tested = AREAS[area][1].replace("tests/", "").replace(" ", "-")
-    file = options.results.with_suffix(f".{tested}.{options.marked.replace(' ', '-')}.calls")
-    if not file.exists():
-        draft = file.with_suffix(".draft")
-        draft.unlink(missing_ok=True)
-        words = ["-q", "-m", options.marked, "-p", "no:xdist", *tests_of(area)]
-        print(area, *forked(copy, words, 7200, (str(draft),)), flush=True)
-        draft.rename(file)
-    return [tuple(json.loads(line)) for line in file.read_text().splitlines()]  # type: ignore[misc]
+Row = tuple[str, float, list[str]]
 
 
-def try_all(drawn: list[Mutant], copy: Path, options: argparse.Namespace) -> None:
+def calls_of(areas: list[str], copies: list[Path], options: argparse.Namespace) -> list[Row]:
+    """Which functions each test calls; found out once for each file of tests, and kept beside the results."""
+    kept = options.results.with_suffix(f".{options.marked.replace(' ', '-')}.calls")
+    known = {row["file"]: row["calls"] for row in read(kept)}
+    files = dict.fromkeys(file for area in areas for file in tests_of(area))
+    with tempfile.TemporaryDirectory() as folder:
+        tasks = [
+            Task(["-q", "-m", options.marked, file], options.survey, calls=Path(folder, str(number)))
+            for number, file in enumerate(file for file in files if file not in known)
+        ]
+        for ended in each(tasks, copies):
+            assert ended.task.calls is not None
+            file, calls = ended.task.words[-1], ended.task.calls
+            known[file] = [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else []
+            if ended.how in ("killed", "hung"):
+                print(f"{ended.how} without a change: {file}: {ended.said[-1500:]}", flush=True)
+            with kept.open("a", encoding="utf-8") as out:
+                out.write(json.dumps({"file": file, "calls": known[file]}) + "\n")
+    return [tuple(row) for file in files for row in known[file]]
+
+
+def try_all(drawn: list[Mutant], copies: list[Path], options: argparse.Namespace) -> None:
     done = {row["name"] for row in read(options.results)}
-    for area in options.areas:
-        mine = [one for one in drawn if one.area == area and one.name not in done]
-        calls = calls_of(area, copy, options) if mine and not options.last else []
-        for mutant in mine:
-            path = copy / mutant.file
-            text = path.read_text(encoding="utf-8")
-            path.write_text(changed(text, mutant), encoding="utf-8")
-            tests = options.last or chosen(mutant, calls, options.tests_seconds)
-            words = ["-q", "-x", "-m", options.marked, "-p", "no:xdist", *tests]
-            ended, seconds = forked(copy, words, options.limit) if tests else ("no tests", 0.0)
-            path.write_text(text, encoding="utf-8")
-            by = (
-                re.findall(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", (copy / SAID).read_text(), re.MULTILINE)
-                if tests
-                else []
-            )
-            row = {"name": mutant.name, **asdict(mutant), "ended": ended, "seconds": round(seconds, 1)}
-            row |= {"tests": len(tests), "by": by[:1]}
-            with options.results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-            print(f"{ended:9} {seconds:5.1f} s {len(tests):4} tests  {mutant.name[:150]}", flush=True)
+    mine = [one for one in drawn if one.area in options.areas and one.name not in done]
+    areas = [] if options.last else list(dict.fromkeys(one.area for one in mine))
+    calls_of(areas, copies, options)  # all files at once; below they are known
+    calls = {area: calls_of([area], copies, options) for area in areas}
+    tasks = []
+    for mutant in mine:
+        tests = options.last or chosen(mutant, calls.get(mutant.area, []), options.tests_seconds)
+        if tests:
+            tasks.append(Task(["-q", "-x", "-m", options.marked, *tests], options.limit, mutant))
+        else:
+            keep(options.results, mutant, "no tests", 0.0, 0, "")
+    for ended in each(tasks, copies):
+        assert ended.task.mutant is not None
+        tests = len(ended.task.words) - 4
+        keep(options.results, ended.task.mutant, ended.how, ended.seconds, tests, ended.said)
     rows = read(options.results)
     survivors = [row for row in rows if row["ended"] in ("survived", "no tests")]
     print(f"{len(rows)} mutants, {len(rows) - len(survivors)} noticed, {len(survivors)} not")
+
+
+def keep(results: Path, mutant: Mutant, ended: str, seconds: float, tests: int, said: str) -> None:
+    by = re.findall(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", said, re.MULTILINE)[:1]
+    row = {"name": mutant.name, **asdict(mutant), "ended": ended, "seconds": round(seconds, 1), "tests": tests}
+    with results.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({**row, "by": by}) + "\n")
+    print(f"{ended:9} {seconds:5.1f} s {tests:4} tests  {mutant.name[:150]}", flush=True)
 
 
 if __name__ == "__main__":
