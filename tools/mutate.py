@@ -18,6 +18,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -131,6 +132,10 @@ def changed(text: str, mutant: Mutant) -> str:
 # Which tests call which functions -----------------------------------------------------------------------------------
 
 
+Row = tuple[str, float, list[str]]
+"""A test, the seconds it took, and the functions it called."""
+
+
 class Calls:
     """A pytest plugin: for each test that passes, how long it took and which functions it called."""
 
@@ -145,31 +150,33 @@ class Calls:
 
     def pytest_runtest_setup(self) -> None:
         self.seen, self.passed, self.begun = set(), True, time.monotonic()
+        threading.settrace(self.trace)  # checkpoints are written in one
         sys.settrace(self.trace)
 
     def pytest_runtest_logreport(self, report: object) -> None:
         self.passed &= report.outcome == "passed"  # type: ignore[attr-defined]
         if report.when == "teardown":  # type: ignore[attr-defined]
             sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
             row = [report.nodeid, time.monotonic() - self.begun, sorted(self.seen)]  # type: ignore[attr-defined]
             if self.passed:
                 with open(self.file, "a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
 
 
-def tests_of(area: str) -> list[str]:
+def tests_of(area: str, folders: list[str]) -> list[str]:
     found = []
-    for folder in AREAS[area][1].split():
-        pattern = "test_*checkpoint*.py" if folder == "tests/callbacks" else "test_*.py"
+    for folder in folders or AREAS[area][1].split():
+        pattern = "test_*checkpoint*.py" if folder == "tests/callbacks" and not folders else "test_*.py"
         found += [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / folder).glob(pattern))]
     return [file for file in found if "_gpu" not in file and Path(file).stem not in ELSEWHERE]
 
 
-def chosen(mutant: Mutant, rows: list[tuple[str, float, list[str]]], limit: float) -> list[str]:
+def chosen(mutant: Mutant, rows: list[Row], limit: float, files_at_most: int) -> list[str]:
     """Tests that call the function, for at most ``limit`` seconds: first those that call little else, of few files."""
     calling = [row for row in rows if f"{mutant.file}:{mutant.function}" in row[2]]
     calling.sort(key=lambda row: len(row[2]))
-    files = list(dict.fromkeys(name.split("::")[0] for name, _, _ in calling))[:FILES]
+    files = list(dict.fromkeys(name.split("::")[0] for name, _, _ in calling))[:files_at_most]
     found, total = [], 0.0
     for name, seconds, _ in calling:
         if name.split("::")[0] in files and (total := total + seconds) < limit:
@@ -271,6 +278,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one mutant; more on a busy machine")
     parser.add_argument("--tests-seconds", type=float, default=25.0, help="the most that the tests of one mutant take")
+    parser.add_argument("--files", type=int, default=FILES, help="the most files that the tests of one mutant are from")
+    parser.add_argument(
+        "--folders", nargs="*", default=[], help="whose tests to choose from, instead of the area's own"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time, each in its own copy of the tree")
     parser.add_argument("--survey", type=float, default=1800.0, help="seconds for one file when calls are looked up")
     parser.add_argument("--areas", nargs="+", choices=list(AREAS), default=list(AREAS))
@@ -304,14 +315,11 @@ def read(file: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-Row = tuple[str, float, list[str]]
-
-
 def calls_of(areas: list[str], copies: list[Path], options: argparse.Namespace) -> list[Row]:
     """Which functions each test calls; found out once for each file of tests, and kept beside the results."""
     kept = options.results.with_suffix(f".{options.marked.replace(' ', '-')}.calls")
     known = {row["file"]: row["calls"] for row in read(kept)}
-    files = dict.fromkeys(file for area in areas for file in tests_of(area))
+    files = dict.fromkeys(file for area in areas for file in tests_of(area, options.folders))
     with tempfile.TemporaryDirectory() as folder:
         tasks = [
             Task(["-q", "-m", options.marked, file], options.survey, calls=Path(folder, str(number)))
@@ -336,7 +344,7 @@ def try_all(drawn: list[Mutant], copies: list[Path], options: argparse.Namespace
     calls = {area: calls_of([area], copies, options) for area in areas}
     tasks = []
     for mutant in mine:
-        tests = options.last or chosen(mutant, calls.get(mutant.area, []), options.tests_seconds)
+        tests = options.last or chosen(mutant, calls.get(mutant.area, []), options.tests_seconds, options.files)
         if tests:
             tasks.append(Task(["-q", "-x", "-m", options.marked, *tests], options.limit, mutant))
         else:
