@@ -73,6 +73,26 @@ def test_a_run_that_is_resumed_in_another_folder_brings_its_rows(tmp_path: Path)
     assert len(list_runs(tmp_path)) == 2
 
 
+def test_rows_of_an_attempt_that_left_no_checkpoint_do_not_count(tmp_path: Path) -> None:
+    """Two attempts end early: one before its first checkpoint, the next with a checkpoint but without a row."""
+
+    def attempt(experiment: Experiment, *more: Callback) -> Path:
+        trainer = trainer_of(Checkpoint("1 step", background=False), *more, experiment=experiment, seed=0)
+        trainer.fit(tiny_loader(shuffle=True), tiny_loader(9), epochs=2, resume="auto")
+        return experiment.folder
+
+    plain = attempt(Experiment("tiny", "plain", tmp_path))
+    cut = Experiment("tiny", "cut", tmp_path)
+    with pytest.raises(Interrupted):
+        trainer_of(At("before_epoch", fail, 2), experiment=cut).fit(tiny_loader(), epochs=2)
+    assert len(rows_of(cut.folder)) == 1
+    with pytest.raises(Interrupted):
+        attempt(Experiment.at(cut.folder), At("before_train_iter", fail, 2))
+    attempt(Experiment.at(cut.folder))
+    assert rows_of(cut.folder) == rows_of(plain)
+    assert len(list(read_lines(cut.folder / "metrics.1.jsonl"))) == 1
+
+
 def test_the_row_of_the_epoch_in_which_a_run_was_saved_is_brought_once(tmp_path: Path) -> None:
     class Early(Callback):
         """Begins the row of the epoch when the epoch begins."""

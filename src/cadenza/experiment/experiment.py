@@ -177,6 +177,7 @@ class Experiment(Callback, Places, Showing):
     def before_save(self, run: Run) -> None:
         if self._journal is not None:
             self._journal.flush(run)
+            self._journal.set_earlier_rows_aside(run)
 
     def after_log(self, run: Run) -> None:
         if self._journal is not None and run.row is not None:

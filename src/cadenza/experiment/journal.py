@@ -55,9 +55,8 @@ class Journal:
         waiting, self._waiting, self._flushed = self._waiting, [], monotonic()
         if not waiting:
             return
-        if self._first and run is not None:
-            self._first = False
-            self._begin_anew(run, len(waiting))
+        if run is not None:
+            self.set_earlier_rows_aside(run, len(waiting))
         values = iter(read(value for row, _ in waiting for value in row.raw().values()))  # the one wait for all
         rows = []
         for row, seconds in waiting:
@@ -69,8 +68,14 @@ class Journal:
             if written["kind"] == "epoch":
                 self.log.write(text_line(_to_read(written)))
 
-    def _begin_anew(self, run: Run, waiting: int) -> None:
-        """A training from the beginning in a folder with the rows of another: those get another name."""
+    def set_earlier_rows_aside(self, run: Run, waiting: int = 0) -> None:
+        """Renames the rows of an earlier training if this one begins from the start. Looks only once.
+
+        A save must call this too: it may come before the first row, and would count the rows of the earlier training.
+        """
+        if not self._first:
+            return
+        self._first = False
         known = sum(row.complete for row in run.history.rows)  # that of the epoch may be open
         if run.mode == "fit" and self.metrics.count and known <= waiting:
             kept = self.metrics.set_aside()
