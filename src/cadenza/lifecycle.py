@@ -24,15 +24,24 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 
+def seed(run: Run) -> None:
+    """Seeds all generators, once in the life of a trainer.
+
+    A run that is resumed needs this too: its checkpoint holds the generators of its own device, and no others.
+    """
+    training = run.training_state
+    if training.seed is not None and not training.seeded:
+        seed_everything(training.seed + run.rank)
+        training.seeded = True
+
+
 def begin(run: Run) -> None:
     """Sets everything up and plays ``before_run``."""
     plan, training = run._plan, run.training_state
     move_to(run.device, run.module, run.criterion, run.optimizers)
     run._ensemble = training.strategy.begin(run)
     if run.mode == "fit":
-        if training.seed is not None and not training.seeded:
-            seed_everything(training.seed + run.rank)
-            training.seeded = True
+        seed(run)
         clear_gradients(run)
         run.clock.start()
         if run._resume is not None:

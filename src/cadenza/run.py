@@ -256,6 +256,7 @@ class Run(Facts):
         """Loads what is to be resumed without playing a point."""
         resume, self._resume = self._resume, None
         if resume is not None:
+            lifecycle.seed(self)
             resume.load_ended(self, self._make_plan(self).callbacks)
 
     def __enter__(self) -> Self:

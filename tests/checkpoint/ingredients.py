@@ -285,5 +285,9 @@ def on_two_ranks(folder: Path, train: Callable[[], Any]) -> Any:
     other.start()
     try:
         return rank(0)
+    except BaseException:
+        other.join(10)  # it ends with this rank, unless it still waits to meet it: a fork may lose a signal
+        other.kill()
+        raise
     finally:
         other.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import shutil
@@ -229,6 +230,29 @@ def test_the_stage_after_a_run_that_had_ended_begins_as_it_would_have(kind: str,
     shutil.rmtree(tmp_path / "other" / "2")  # as if the kill had come before the first save of stage 2
     torch.manual_seed(99)
     assert first_difference(expected, two_stages(tmp_path / "other", LOADERS[kind])) is None
+
+
+@pytest.mark.parametrize("breaks", [("after_step", 4), ("after_run", 1), None], ids=str)
+def test_a_generator_that_the_checkpoint_does_not_hold_is_seeded_again(
+    breaks: tuple[str, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training on the CPU saves no state of a GPU, which the stage after it may draw from."""
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+
+    def train(*callbacks: Callback) -> None:
+        torch.manual_seed(0)
+        model = network()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.05)
+        callbacks = (saving(tmp_path), *callbacks)
+        trainer = Trainer(model, sgd, nn.CrossEntropyLoss(), callbacks=callbacks, device="cpu", seed=7)
+        trainer.fit(loader(), epochs=2, resume="auto")
+
+    with contextlib.suppress(Oops):
+        train(*([] if breaks is None else [Break(*breaks)]))
+    assert seeds[-1] == 7
+    train()
+    assert seeds[-1] == 7
 
 
 @pytest.mark.parametrize("kind", LOADERS)
