@@ -7,8 +7,12 @@ ADVICE := Cadenza needs Python 3.11 or newer; name one: make train PYTHON=python
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The quick tests: the loop, its points and requests, and what every callback and page must hold; no processes.
-QUICK := tests/core tests/callbacks/test_every_argument.py tests/callbacks/test_unneeded_points.py \
-  --ignore tests/core/test_properties.py --ignore tests/core/test_memory.py --deselect tests/core/test_imports.py::test_training_needs_torch_alone
+QUICK := tests/engine tests/execution/test_bit_equal.py tests/execution/test_bit_equal_fit.py \
+  tests/execution/test_plain_step.py tests/execution/test_host_waits.py tests/registration tests/replay tests/foundation \
+  tests/test_best.py tests/test_clock.py tests/test_declared.py tests/test_explain.py tests/test_generated.py \
+  tests/test_history.py tests/test_imports.py tests/test_trainer_arguments.py tests/test_when.py \
+  tests/callbacks/test_every_argument.py tests/callbacks/test_unneeded_points.py \
+  --ignore tests/engine/test_properties.py --ignore tests/engine/test_memory.py --deselect tests/test_imports.py::test_training_needs_torch_alone
 
 .PHONY: help train quick test test-all coverage mutants lint types tests quick-tests generate bench clean
 .DEFAULT_GOAL := help
@@ -48,7 +52,7 @@ quick-tests: $(VENV)/.test
 
 generate: $(VENV)/.test  ## writes the stubs and pages that are made from the code
 	$(BIN)/python tools/generate.py
-	$(BIN)/ruff format --quiet src/cadenza/stubs.py
+	$(BIN)/ruff format --quiet src/cadenza/_stubs.py
 
 bench: $(VENV)/.examples  ## measures the loop against a hand-written one
 	$(BIN)/python benchmarks/overhead.py

@@ -24,7 +24,7 @@ from torch import nn
 import cadenza
 from cadenza import Callback
 from cadenza.experiment import Experiment, MLflow
-from cadenza.experiment.lines import read_lines
+from cadenza.experiment.jsonl_file import read_lines
 from cadenza.run import Run
 
 

@@ -15,8 +15,8 @@ import torch
 
 from cadenza import Trainer
 from cadenza.dialects import NAMES, dialect
-from cadenza.misspelt import FOREIGN
 from cadenza.points import POINTS
+from cadenza.registration.suggestions import FOREIGN
 from cadenza.testing import tiny_classifier
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -54,7 +54,7 @@ def _method(point: Point) -> str:
 
 
 def stubs() -> str:
-    """The source of ``src/cadenza/stubs.py``."""
+    """The source of ``src/cadenza/_stubs.py``."""
     points = [point for point in POINTS.values() if point.kind is not Kind.BEHAVIOUR]
     body = "\n".join(_method(point) for point in points)
     says = "Every place at which a callback may play. None of them does anything by itself."
@@ -104,7 +104,7 @@ def dialects_and_checks() -> str:
 
 
 FILES = {
-    "src/cadenza/stubs.py": stubs,
+    "src/cadenza/_stubs.py": stubs,
     "docs/points.md": points_page,
     "docs/loop.md": loop_page,
     "docs/callbacks.md": callbacks_page,

@@ -26,13 +26,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 AREAS = {
-    "loop": ("loop iteration passes lifecycle spans requests clock means feeding", "tests/core"),
-    "step": (
-        "execution/action execution/eager execution/step execution/forward verbs",
-        "tests/core",
+    "loop": (
+        "loop clock engine/iteration engine/passes engine/lifecycle engine/dispatch engine/requests "
+        "engine/running_mean engine/open_loader",
+        "tests/engine tests/execution",
     ),
-    "checkpoint": ("checkpoint/* callbacks/checkpoint encoding", "tests/checkpoint tests/callbacks"),
-    "resume": ("resuming state preemption rng data/replayed data/order data/walk", "tests/checkpoint tests/data"),
+    "step": (
+        "execution/action execution/eager execution/step execution/forward engine/verbs",
+        "tests/engine tests/execution",
+    ),
+    "checkpoint": (
+        "checkpoint/* checkpoint/*/* callbacks/checkpoint resume/plain_state",
+        "tests/checkpoint tests/callbacks",
+    ),
+    "resume": (
+        "resume/restore resume/collect resume/signals foundation/rng "
+        "data/generic_feed data/sample_order data/index_walk",
+        "tests/checkpoint tests/resume tests/certify tests/data",
+    ),
 }
 """The modules of each area, and the folders of its tests; of ``tests/callbacks`` those about checkpoints."""
 LIMIT = 60.0

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza import Callback, Trainer, Watch
-from cadenza.callbacks.confusion import ConfusionMatrix
-from cadenza.callbacks.gradient_plot import GradientPlot
-from cadenza.callbacks.history_plot import HistoryPlot
-from cadenza.callbacks.lr_finder import find_lr
-from cadenza.callbacks.measures import accuracy
-from cadenza.callbacks.metrics import Metrics
-from cadenza.callbacks.visualize import Visualize
+from cadenza.callbacks.measuring.confusion import ConfusionMatrix
+from cadenza.callbacks.measuring.metrics import Metrics
+from cadenza.callbacks.measuring.per_sample import accuracy
+from cadenza.callbacks.rates.lr_finder import find_lr
+from cadenza.callbacks.showing.gradient_plot import GradientPlot
+from cadenza.callbacks.showing.history_plot import HistoryPlot
+from cadenza.callbacks.showing.visualize import Visualize
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
 LARGEST = 60_000

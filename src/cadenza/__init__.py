@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 if _TYPE_CHECKING:
     from cadenza.callback import Callback, Order, Watch, not_a_point
     from cadenza.clock import Clock, Duration
-    from cadenza.decisions import Best
     from cadenza.distributed import launch
     from cadenza.execution.options import Execution
-    from cadenza.history import History
+    from cadenza.history import Best, History
     from cadenza.main_callback import MainCallback
     from cadenza.points import POINTS
-    from cadenza.preemption import Preempted
-    from cadenza.registration import CallbackError
+    from cadenza.registration.checks import CallbackError
+    from cadenza.resume.signals import Preempted
     from cadenza.run import Run
     from cadenza.trainer import Trainer
     from cadenza.when import When
@@ -45,16 +44,16 @@ __all__ = [
 
 _PLACES = {
     "POINTS": "cadenza.points",
-    "Best": "cadenza.decisions",
+    "Best": "cadenza.history",
     "Callback": "cadenza.callback",
-    "CallbackError": "cadenza.registration",
+    "CallbackError": "cadenza.registration.checks",
     "Clock": "cadenza.clock",
     "Duration": "cadenza.clock",
     "Execution": "cadenza.execution.options",
     "History": "cadenza.history",
     "MainCallback": "cadenza.main_callback",
     "Order": "cadenza.callback",
-    "Preempted": "cadenza.preemption",
+    "Preempted": "cadenza.resume.signals",
     "Run": "cadenza.run",
     "Trainer": "cadenza.trainer",
     "Watch": "cadenza.callback",
@@ -82,7 +81,7 @@ if not _TYPE_CHECKING:  # so that type checkers still refuse what is not there
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_PACKAGES, *(name for name in globals() if name.startswith("__"))})
 
 
 _logging.getLogger("cadenza").addHandler(_logging.NullHandler())

@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
 
+from cadenza._stubs import Stubs
 from cadenza.points import POINTS, Kind
-from cadenza.stubs import Stubs
 
 if TYPE_CHECKING:
     from cadenza.run import Run

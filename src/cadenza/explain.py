@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from cadenza.execution.reasons import words
+from cadenza.execution.recorded.why_not import words
 from cadenza.points import POINTS, SPAN, STAGES, Kind, Point
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -15,6 +16,16 @@ from torch import Tensor
 
 PLACES = frozenset(("kind", "epoch", "step", "batch", "stage", "mode"))
 """What a row says of where it was written; no metric can be called so."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best value of the watched metric so far, and when it was reached."""
+
+    name: str
+    value: float
+    epoch: int
+    step: int
 
 
 def as_scalar(name: object, value: object, *, copy: bool = True) -> float | Tensor:

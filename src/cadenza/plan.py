@@ -13,16 +13,16 @@ from torch.nn import Module
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from cadenza.callback import Callback, Watch, as_around, infer_mode, overrides
+from cadenza.engine.dispatch import Player, Players
+from cadenza.engine.requests import declared_skips
 from cadenza.execution.backward import notice_own_steps
 from cadenza.execution.executor import Executor
 from cadenza.execution.options import Execution
 from cadenza.execution.step import needs_closure
+from cadenza.foundation.warn import warn
 from cadenza.main_callback import MainCallback
 from cadenza.points import BEHAVIOURS, POINTS, STAGES, Kind, Point
-from cadenza.registration import CallbackError, check_callback, check_together
-from cadenza.requests import declared_skips
-from cadenza.spans import Player, Players
-from cadenza.telling import warn
+from cadenza.registration.checks import CallbackError, check_callback, check_together
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor
 from torch.optim import Optimizer
 
-from cadenza import decisions, lifecycle, passes, quiet
 from cadenza.clock import Cadence, Duration
-from cadenza.facts import Facts
-from cadenza.fields import NOTHING, UNWEIGHTED
-from cadenza.frames import Epoch, Frame, Outside, Pass
-from cadenza.hints import hint
+from cadenza.engine import boundaries, lifecycle, nested_passes, passes
+from cadenza.engine.dispatch import Exits, note
+from cadenza.engine.error_hints import hint
+from cadenza.engine.fields import NOTHING, UNWEIGHTED
+from cadenza.engine.properties import Facts
+from cadenza.engine.requests import SAVED
+from cadenza.engine.stack import Epoch, Frame, Outside, Pass
+from cadenza.engine.stalled import check_gradients
+from cadenza.engine.verbs import NO_VERBS, Verbs
 from cadenza.history import History, Metrics
-from cadenza.idle import check_gradients
 from cadenza.points import Point
-from cadenza.requests import SAVED
-from cadenza.spans import Exits, note
-from cadenza.verbs import NO_VERBS, Verbs
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
-    from cadenza.distributed.ensemble import Ensemble
+    from cadenza.distributed.agreement.process_group import Ensemble
+    from cadenza.engine.trainer_state import Training
     from cadenza.execution.executor import Executor
     from cadenza.plan import Plan
-    from cadenza.resuming import Resume
-    from cadenza.training import Training
+    from cadenza.resume.restore import Resume
 
 
 class Run(Facts):
@@ -125,11 +125,11 @@ class Run(Facts):
 
     def predict(self, loader: Iterable[Any]) -> Any:
         """The outputs for ``loader``, in order, on the CPU. Plays no points; fields, modes and RNG are as before."""
-        return quiet.predict(self, loader)
+        return nested_passes.predict(self, loader)
 
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
         """The mean loss over ``loader`` as ``{"loss": …}``. Plays no points; fields, modes and RNG are as before."""
-        return quiet.evaluate(self, loader)
+        return nested_passes.evaluate(self, loader)
 
     def tell_saved(self, names: Iterable[str]) -> None:
         """Lets ``after_save`` be played at the next safe point, once for each checkpoint that was committed."""
@@ -182,7 +182,7 @@ class Run(Facts):
         """The epochs of this fit."""
         if self.is_open:
             passes.settle(self)
-        decisions.may_open(self, "epoch")
+        boundaries.may_open(self, "epoch")
         if self.num_epochs is None and self.num_steps is None:
             raise ValueError("say how far to train: trainer.run(epochs=…) or trainer.run(steps=…)")
         return passes.epochs(self)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from cadenza import loop
-from cadenza.arguments import (
+from cadenza._trainer_arguments import (
     callbacks_of,
     check_criterion,
     check_experiment,
@@ -30,13 +30,15 @@ from cadenza.callback import Callback, FunctionCallback
 from cadenza.clock import Clock, Duration
 from cadenza.data import check_loader
 from cadenza.distributed import Strategy, choose
-from cadenza.distributed.companions import companions
+from cadenza.distributed.launchers.extra_callbacks import companions
+from cadenza.engine.requests import REPLAN
+from cadenza.engine.trainer_state import Training
 from cadenza.execution.options import Execution
 from cadenza.explain import Score, explain
 from cadenza.history import History
 from cadenza.plan import Plan, refuse_if_elsewhere
 from cadenza.points import POINTS
-from cadenza.registration import (
+from cadenza.registration.checks import (
     CallbackError,
     Joins,
     adopt,
@@ -46,14 +48,12 @@ from cadenza.registration import (
     nearest_point,
     stands_for,
 )
-from cadenza.replay import ReplayResult, replay
-from cadenza.requests import REPLAN
-from cadenza.resuming import Resume, find
+from cadenza.replay.replay import ReplayResult, replay
+from cadenza.resume.restore import Resume, find
 from cadenza.run import Run
-from cadenza.training import Training
 
 if TYPE_CHECKING:
-    from cadenza.decisions import Best
+    from cadenza.history import Best
 
 log = logging.getLogger("cadenza")
 

@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza import Callback, Trainer
+from cadenza.certify.compare import comparable, first_difference
 from cadenza.checkpoint import Shelf
-from cadenza.comparison import comparable, first_difference
-from cadenza.state import collect
+from cadenza.resume.collect import collect
 
 SAMPLES, BATCHES = 26, 5
 

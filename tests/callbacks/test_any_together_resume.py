@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 from cadenza import Callback
 from cadenza.callbacks import Checkpoint
+from cadenza.certify.compare import comparable, first_difference
 from cadenza.checkpoint import Shelf
-from cadenza.comparison import comparable, first_difference
 from cadenza.points import POINTS
 
 from .saving import Break, Oops

@@ -12,7 +12,7 @@ from torch import nn
 from cadenza import Callback, MainCallback
 from cadenza.callbacks import Checkpoint, EarlyStopping
 from cadenza.checkpoint import Shelf, load_weights
-from cadenza.checkpoint.manifest import check_name
+from cadenza.checkpoint.format.manifest import check_name
 from cadenza.checkpoint.naming import name_of
 
 from .saving import BATCHES, Break, Oops, loader, trainer, values

@@ -16,8 +16,8 @@ import torch
 from cadenza import Callback, Preempted
 from cadenza.callbacks import Checkpoint
 from cadenza.checkpoint import NoCheckpoint, Shelf, load_weights
-from cadenza.checkpoint.errors import Taken
-from cadenza.locking import FolderLocked, folder
+from cadenza.checkpoint.problems import Taken
+from cadenza.foundation.locking import FolderLocked, folder
 
 from ..checkpoint.states import small_state
 from .saving import Break, End, Oops, loader, trainer

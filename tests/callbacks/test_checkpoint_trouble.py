@@ -17,7 +17,7 @@ import pytest
 from cadenza import Callback, Preempted
 from cadenza.callbacks import Checkpoint
 from cadenza.checkpoint import SaveFailed, Shelf
-from cadenza.checkpoint.disk import Disk
+from cadenza.checkpoint.backends.disk import Disk
 from cadenza.experiment import Experiment
 
 from ..processes import run
@@ -184,10 +184,10 @@ def test_files_that_really_may_not_grow(tmp_path: Path) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cadenza.checkpoint import attempts
+    from cadenza.checkpoint.backends import retry
 
-    original = attempts.Attempts.__init__
-    monkeypatch.setattr(attempts.Attempts, "__init__", lambda self, *given: original(self, *given[:2], 0.0))
+    original = retry.Attempts.__init__
+    monkeypatch.setattr(retry.Attempts, "__init__", lambda self, *given: original(self, *given[:2], 0.0))
 
 
 @pytest.mark.parametrize("with_experiment", [True, False])

@@ -16,8 +16,8 @@ import torch
 import cadenza
 from cadenza import Callback, Trainer, When
 from cadenza.callbacks import ClassificationResults, GradientClip, accuracy
-from cadenza.callbacks.channels import Command, Mail, Webhook
-from cadenza.callbacks.course import Placing
+from cadenza.callbacks.rates.timetable import Placing
+from cadenza.callbacks.showing.notify_channels import Command, Mail, Webhook
 from cadenza.testing import tiny_classifier, tiny_loader
 
 from .test_every_callback import READY, SERVICES

@@ -13,9 +13,9 @@ import pytest
 import cadenza.callbacks
 import cadenza.experiment
 from cadenza import Callback, CallbackError, MainCallback
-from cadenza.callbacks.channels import Command
-from cadenza.distributed.compare_setup import described
-from cadenza.registration import check_callback as check_registration
+from cadenza.callbacks.showing.notify_channels import Command
+from cadenza.distributed.agreement.compare_setup import described
+from cadenza.registration.checks import check_callback as check_registration
 from cadenza.testing import check_callback
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "callbacks.md"

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import cadenza.callbacks
 from cadenza import Callback, CallbackError, Trainer, loop
+from cadenza.certify.compare import IGNORED
 from cadenza.clock import Duration
-from cadenza.comparison import IGNORED
-from cadenza.resuming import Resume
-from cadenza.state import alike, collect
+from cadenza.resume.collect import alike, collect
+from cadenza.resume.restore import Resume
 
 READY = {
     name: cls

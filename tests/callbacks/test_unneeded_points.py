@@ -21,7 +21,7 @@ from cadenza.callbacks import (
     Timer,
     Visualize,
 )
-from cadenza.callbacks.channels import Command
+from cadenza.callbacks.showing.notify_channels import Command
 from cadenza.testing import Recorder, tiny_classifier, tiny_loader
 
 UNNEEDED = [

@@ -21,7 +21,7 @@ import trainings
 import cadenza.callbacks
 import cadenza.checkpoint  # noqa: F401
 from cadenza import Callback, Order
-from cadenza.execution import tracing
+from cadenza.execution.recorded import compiled
 
 
 class Send(Callback):
@@ -36,13 +36,13 @@ class Send(Callback):
         return {"after_register": self.wait} if self.place == "compile" else {self.place: self.play}
 
     def wait(self, run: Any) -> None:
-        compile_graph = tracing.compile_graph
+        compile_graph = compiled.compile_graph
 
         def warned(graph: Any, inputs: Any) -> Any:
             self.send()
             return compile_graph(graph, inputs)
 
-        tracing.compile_graph = warned
+        compiled.compile_graph = warned
 
     def play(self, run: Any) -> None:
         """At the end of an iteration only in validation, else only outside of it."""

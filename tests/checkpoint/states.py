@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from cadenza.checkpoint.layout import raw
+from cadenza.checkpoint.format.layout import raw
 
 
 def bits(tensor: Tensor) -> bytes:

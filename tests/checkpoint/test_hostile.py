@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cadenza.checkpoint import Damaged, Shelf, UnknownFormat, load_weights
-from cadenza.checkpoint.manifest import marker_of
+from cadenza.checkpoint.format.manifest import marker_of
 
 from ..processes import run
 from .states import small_state, value_of

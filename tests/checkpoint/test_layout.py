@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.checkpoint import Shelf, Snapshot
-from cadenza.checkpoint.layout import TYPES
+from cadenza.checkpoint.format.layout import TYPES
 
 from .states import bits, difference
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from cadenza.callbacks import Checkpoint
+from cadenza.certify.compare import first_difference
 from cadenza.checkpoint import Shelf, Writer, load_weights, save_weights
-from cadenza.comparison import first_difference
 
 from ..callbacks.saving import Break, End, Oops, loader, trainer
 from .states import difference, small_state, value_of

@@ -16,7 +16,8 @@ import pytest
 
 from cadenza import Callback
 from cadenza.callbacks import Checkpoint
-from cadenza.checkpoint import Shelf, Writer, outage, remote
+from cadenza.checkpoint import Shelf, Writer
+from cadenza.checkpoint.backends import outage, remote
 
 from ..callbacks.saving import End, difference, loader, trainer
 from .proxy import Proxy

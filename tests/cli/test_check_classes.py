@@ -16,7 +16,7 @@ BASES = {
     "not imported": "class Mine(Callback):",
     "assigned": "import cadenza\nBase = cadenza.Callback\nclass Mine(Base):",
     "a callback of the library": "from cadenza import Watch\nclass Mine(Watch):",
-    "one of its callbacks": "from cadenza.callbacks.ema import EMA\nclass Mine(EMA):",
+    "one of its callbacks": "from cadenza.callbacks.training.ema import EMA\nclass Mine(EMA):",
     "by its ending": "from cadenza.extra import FancyCallback\nclass Mine(FancyCallback):",
     "by way of others": "from cadenza import Callback\nclass A(Callback): ...\nclass B(A): ...\nclass Mine(int, B):",
     "same name as its base": "from cadenza import Callback\nclass Callback(Callback):",

@@ -4,9 +4,9 @@ import pytest
 
 from cadenza import CallbackError
 from cadenza.cli.check import check_file
-from cadenza.misspelt import FOREIGN
 from cadenza.points import POINTS
-from cadenza.registration import check_callback
+from cadenza.registration.checks import check_callback
+from cadenza.registration.suggestions import FOREIGN
 
 from .checked import build, messages
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from cadenza.callbacks.channels import Mail
+from cadenza.callbacks.showing.notify_channels import Mail
 from cadenza.dialects.aitoolbox import EmailNotification, LogUpload, ModelTrainHistoryPlot, TrainLoopCheckpoint
 from cadenza.testing import tiny_classifier, tiny_loader
 
@@ -70,7 +70,7 @@ class Received:
 
 
 def test_mails_go_through_a_server_with_plots(tmp_path: Path) -> None:
-    from tests.callbacks.test_notify import OnAnyPort
+    from tests.callbacks.showing.test_notify import OnAnyPort
 
     received = Received()
     server = OnAnyPort(received)

@@ -10,7 +10,7 @@ import torch
 from cadenza import Trainer
 from cadenza.callbacks import GradientClip
 from cadenza.dialects.orca import MainCallback, Runner
-from cadenza.fields import FieldError
+from cadenza.engine.fields import FieldError
 from cadenza.testing import tiny_classifier, tiny_loader
 
 from .rooms import same, trainer_with, weights

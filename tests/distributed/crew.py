@@ -10,7 +10,7 @@ from torch import distributed as dist
 from torch import nn
 
 from cadenza import Trainer
-from cadenza.distributed.meeting import part
+from cadenza.distributed.failures.join import part
 from cadenza.testing import tiny_classifier, tiny_loader
 
 

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from cadenza import Callback, When
 from cadenza.callbacks import Accumulate, Freeze, HangWatch, NaNGuard, TimeLimit
-from cadenza.distributed import DDP, forks, main_only
+from cadenza.distributed import DDP, main_only
+from cadenza.distributed.failures import fork_safety
 from cadenza.testing import tiny_classifier, tiny_data, tiny_loader
 
 from ..processes import ranks
@@ -193,12 +194,12 @@ def every_sample_once():
 
 def forks_wait():
     """Starts a loader's worker, and says how often a fork has waited for the threads of this process."""
-    waited, settle = [], forks.settle
-    forks.settle = lambda: (waited.append(1), settle())
+    waited, settle = [], fork_safety.settle
+    fork_safety.settle = lambda: (waited.append(1), settle())
     try:
         return fitted([], DataLoader(tiny_data(16), 4, num_workers=1, multiprocessing_context="fork"), epochs=1), waited
     finally:
-        forks.settle = settle
+        fork_safety.settle = settle
 
 
 def frozen_later():

@@ -7,8 +7,8 @@ import inspect
 import pytest
 from torch.nn.parallel import DistributedDataParallel
 
-from cadenza.distributed import ddp
-from cadenza.distributed.ddp import DDP, as_torch_names
+from cadenza.distributed.strategies import ddp
+from cadenza.distributed.strategies.ddp import DDP, as_torch_names
 
 
 def test_this_torch_takes_all_of_them():

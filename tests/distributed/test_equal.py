@@ -9,7 +9,7 @@ from torch import nn
 
 from cadenza import Trainer
 from cadenza.callbacks import EMA, Accumulate, GradientClip, Metrics
-from cadenza.callbacks.measures import accuracy
+from cadenza.callbacks.measuring.per_sample import accuracy
 
 from ..processes import ranks
 

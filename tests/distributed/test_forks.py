@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from cadenza.distributed import forks
+from cadenza.distributed.failures import fork_safety
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are seen in /proc")
 
@@ -38,7 +38,7 @@ def seen(thread):
     """Whether it is found at work; between two pieces of it, it may wait for the interpreter."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        if thread.native_id in forks.busy_threads():
+        if thread.native_id in fork_safety.busy_threads():
             return True
         time.sleep(0.001)
     return False
@@ -50,19 +50,19 @@ def test_a_thread_that_works_is_seen_and_one_that_waits_is_not():
     other.start()
     with Working() as working:
         assert seen(working)
-    while forks.busy_threads() & {other.native_id, working.native_id}:  # until one waits and the other is gone
+    while fork_safety.busy_threads() & {other.native_id, working.native_id}:  # until one waits and the other is gone
         time.sleep(0.001)
-    assert threading.get_native_id() not in forks.busy_threads()
+    assert threading.get_native_id() not in fork_safety.busy_threads()
     waiting.set()
     other.join()
 
 
 def test_it_waits_for_one_that_works_but_not_for_ever(monkeypatch):
     looked = []
-    monkeypatch.setattr(forks, "busy_threads", lambda: looked.append(1) or len(looked) < 4)
-    monkeypatch.setattr(forks, "_AT_MOST", 60.0)
-    forks.settle()
+    monkeypatch.setattr(fork_safety, "busy_threads", lambda: looked.append(1) or len(looked) < 4)
+    monkeypatch.setattr(fork_safety, "_AT_MOST", 60.0)
+    fork_safety.settle()
     assert len(looked) == 4
-    monkeypatch.setattr(forks, "busy_threads", lambda: {1})
-    monkeypatch.setattr(forks, "_AT_MOST", 0.01)
-    forks.settle()
+    monkeypatch.setattr(fork_safety, "busy_threads", lambda: {1})
+    monkeypatch.setattr(fork_safety, "_AT_MOST", 0.01)
+    fork_safety.settle()

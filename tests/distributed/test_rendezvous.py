@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 from torch import distributed as dist
 
-from cadenza.distributed import rendezvous
-from cadenza.distributed.rendezvous import fresh_store
+from cadenza.distributed.failures import restart_store
+from cadenza.distributed.failures.restart_store import fresh_store
 
 
 @pytest.fixture
@@ -49,6 +49,6 @@ def test_every_attempt_has_a_place_of_its_own(port, late):
 def test_who_does_not_come_is_named(port, monkeypatch):
     """Time passes for those who meet, not for the store, which on a busy machine may need a while to answer."""
     hours = itertools.count(step=3600.0)
-    monkeypatch.setattr(rendezvous, "time", SimpleNamespace(monotonic=lambda: next(hours), sleep=time.sleep))
+    monkeypatch.setattr(restart_store, "time", SimpleNamespace(monotonic=lambda: next(hours), sleep=time.sleep))
     with pytest.raises(TimeoutError, match=r"the ranks \[1\] have not come"):
         fresh_store("127.0.0.1", port, 0, 2, 60.0)

@@ -14,7 +14,7 @@ from torch import distributed as dist
 
 from cadenza.callbacks import Checkpoint
 from cadenza.checkpoint import Damaged, Shelf, load_weights
-from cadenza.checkpoint.disk import Disk
+from cadenza.checkpoint.backends.disk import Disk
 from cadenza.distributed import FSDP
 
 from ..processes import ranks

@@ -13,9 +13,9 @@ from torch import nn
 import cadenza
 from cadenza import Callback, MainCallback, When
 from cadenza.callbacks import Accumulate, Checkpoint, EarlyStopping, Evaluate, Freeze, GradientClip, Progress, Timer
-from cadenza.callbacks.results import ClassificationResults
+from cadenza.callbacks.measuring.result_packages import ClassificationResults
 from cadenza.distributed import DDP
-from cadenza.distributed.compare_setup import difference
+from cadenza.distributed.agreement.compare_setup import difference
 from cadenza.experiment import Experiment
 from cadenza.testing import tiny_classifier, tiny_loader
 

@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from cadenza import Callback, Trainer
 from cadenza.callbacks import EMA, Accumulate, Checkpoint, Metrics
-from cadenza.callbacks.measures import accuracy
+from cadenza.callbacks.measuring.per_sample import accuracy
+from cadenza.certify.compare import comparable, first_difference
 from cadenza.checkpoint import Shelf
-from cadenza.comparison import comparable, first_difference
 
 
 class Noisy(Dataset):

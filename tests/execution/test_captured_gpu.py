@@ -25,7 +25,7 @@ from cadenza.callbacks import (
     OneCycleSchedule,
     Precision,
 )
-from cadenza.execution import graphs
+from cadenza.execution.recorded import cuda_graph
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 pytestmark = [
@@ -255,7 +255,7 @@ def test_batches_of_other_kinds(kind: str) -> None:
 def test_a_device_that_lags_behind_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a capture begins, torch sets on the recording stream where random numbers start (before 2.13). A graph is
     not played before that is done, since a dropout in it would get other numbers."""
-    begin, capture, done = torch.cuda.CUDAGraph.capture_begin, graphs.GraphRecorder._capture, list[bool]()
+    begin, capture, done = torch.cuda.CUDAGraph.capture_begin, cuda_graph.GraphRecorder._capture, list[bool]()
 
     def late(self: Any, *args: Any, **more: Any) -> None:
         torch.cuda._sleep(100_000_000)
@@ -268,7 +268,7 @@ def test_a_device_that_lags_behind_the_recording(monkeypatch: pytest.MonkeyPatch
         return found
 
     monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", late)
-    monkeypatch.setattr(graphs.GraphRecorder, "_capture", watched)
+    monkeypatch.setattr(cuda_graph.GraphRecorder, "_capture", watched)
     compare(lambda mode, *w: made(mode, Accumulate(3), *w))
     assert done == [True] * len(done)
     assert len(done) >= 3
@@ -574,14 +574,14 @@ def test_dynamic_shapes() -> None:
 def test_several_shapes_are_captured_side_by_side(shapes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With two that are kept, each of the three makes room for another and is recorded anew."""
     plays: dict[int, int] = {}
-    play = graphs.Graph.play
+    play = cuda_graph.Graph.play
 
     def counted(self: Any, run: Run) -> bool:
         size = len(run.batch[0])
         plays[size] = plays.get(size, 0) + 1
         return play(self, run)
 
-    monkeypatch.setattr(graphs.Graph, "play", counted)
+    monkeypatch.setattr(cuda_graph.Graph, "play", counted)
     torch.manual_seed(1)
     sizes = [16] * 30 + [9] * 30 + [5] * 30
     data = [(torch.randn(n, 12, device=CUDA), torch.randint(0, 4, (n,), device=CUDA)) for n in sizes]

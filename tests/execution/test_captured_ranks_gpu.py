@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza import Callback, Run, Trainer
 from cadenza.callbacks import EMA, Accumulate, Checkpoint, CosineSchedule, GradientClip, Precision
-from cadenza.distributed.failure import RankFailed
-from cadenza.distributed.meeting import part
-from cadenza.execution import graphs
+from cadenza.distributed.failures.join import part
+from cadenza.distributed.failures.rank_errors import RankFailed
+from cadenza.execution.recorded import cuda_graph
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 pytestmark = [
@@ -175,7 +175,7 @@ class Divided:
 def trained(
     execution: Any, module: nn.Module, callbacks: list[Callback], resume: str | None = None, loader: Any = None
 ) -> dict[str, Any]:
-    plays, play = [0], graphs.Graph.play
+    plays, play = [0], cuda_graph.Graph.play
 
     def counted(self: Any, run: Run) -> bool:
         plays[0] += 1
@@ -192,11 +192,11 @@ def trained(
         strategy="ddp",
         seed=3,
     )
-    graphs.Graph.play = counted  # type: ignore[method-assign]
+    cuda_graph.Graph.play = counted  # type: ignore[method-assign]
     try:
         trainer.fit(data() if loader is None else loader, epochs=3, resume=resume)
     finally:
-        graphs.Graph.play = play  # type: ignore[method-assign]
+        cuda_graph.Graph.play = play  # type: ignore[method-assign]
     weights = {name: value.cpu() for name, value in trainer.model.state_dict().items()}
     optimizer = [value.cpu() for state in adam.state_dict()["state"].values() for value in state.values()]
     clock = trainer.clock.batches, trainer.clock.steps, trainer.clock.samples

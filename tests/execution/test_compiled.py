@@ -22,7 +22,8 @@ from cadenza.callbacks import (
     OneCycleSchedule,
     Precision,
 )
-from cadenza.execution import executor, tracing
+from cadenza.execution import executor
+from cadenza.execution.recorded import compiled as recorded_compiled
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
@@ -38,7 +39,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The traced operations are played as they are, without the compiler, which takes seconds for each."""
-    monkeypatch.setattr(tracing, "compile_graph", lambda graph, inputs: graph)
+    monkeypatch.setattr(recorded_compiled, "compile_graph", lambda graph, inputs: graph)
 
 
 @pytest.fixture(autouse=True)
@@ -397,7 +398,7 @@ def compiles_what_fails(graph: Any, inputs: Any) -> Any:
 def test_a_compiler_that_fails_is_told_after_a_step_that_counts(
     compiler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracing, "compile_graph", compiler)
+    monkeypatch.setattr(recorded_compiled, "compile_graph", compiler)
     trainer, expected = made("compiled", EMA(0.9)), made("eager", EMA(0.9))
     with pytest.raises(RuntimeError, match=r"is not possible here.*no compiler here"):
         trainer.fit(batches(), epochs=1)

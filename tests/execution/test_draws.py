@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cadenza.execution.draws import take_out, with_draws
-from cadenza.execution.recording import CannotRecord
+from cadenza.execution.recorded.cpu_random import take_out, with_draws
+from cadenza.execution.recorded.recording import CannotRecord
 
 
 def several(x: Tensor) -> Tensor:

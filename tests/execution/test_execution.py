@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from cadenza import Callback, Execution, MainCallback, Run, Trainer
 from cadenza.callbacks import EMA, Accumulate, GradientClip, OneCycleSchedule, Precision
 from cadenza.execution.executor import settle
-from cadenza.execution.forms import Form, captured_form, why_no_form, why_no_weights
-from cadenza.execution.leaves import Unknown, shape_of, tensors_of, with_tensors
-from cadenza.execution.reasons import form_words, why_opened
-from cadenza.execution.region import Region
+from cadenza.execution.recorded.optimizer_form import Form, captured_form, why_no_form, why_no_weights
+from cadenza.execution.recorded.region import Region
+from cadenza.execution.recorded.why_not import form_words, why_opened
+from cadenza.foundation.tree import Unknown, shape_of, tensors_of, with_tensors
 from cadenza.plan import Plan
 from cadenza.testing import tiny_classifier, tiny_loader
 

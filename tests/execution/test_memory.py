@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from cadenza.execution import memory
-from cadenza.execution.leaves import tensors_of, with_tensors
-from cadenza.execution.memory import LINES, Inputs, Losses, common_word
-from cadenza.later import OnPage
-from cadenza.means import Mean
+from cadenza.engine.deferred import OnPage
+from cadenza.engine.running_mean import Mean
+from cadenza.execution.recorded import graph_buffers
+from cadenza.execution.recorded.graph_buffers import LINES, Inputs, Losses, common_word
+from cadenza.foundation.tree import tensors_of, with_tensors
 
 PAIR = (torch.randn(4, 3), torch.arange(4))
 TOGETHER: dict[str, tuple[Any, torch.dtype]] = {
@@ -38,7 +38,7 @@ APART: dict[str, Any] = {
     "a column of a table": (torch.randn(4, 3)[:, :1], torch.arange(4)),
     "one row, far apart": (torch.randn(1, 6)[:, ::6], torch.arange(1)),
     "complex": (torch.randn(4, dtype=torch.complex64), torch.arange(4)),
-    "large": (torch.randn(memory.SMALL), torch.arange(4)),
+    "large": (torch.randn(graph_buffers.SMALL), torch.arange(4)),
 }
 
 

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from cadenza import Callback, MainCallback, Run, Trainer
 from cadenza.callbacks import EMA, Accumulate, GradientClip
-from cadenza.execution import executor, region, tracing
+from cadenza.execution import executor
+from cadenza.execution.recorded import compiled, region
 
 
 @pytest.fixture(autouse=True)
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "compile_graph", lambda graph, inputs: graph)
+    monkeypatch.setattr(compiled, "compile_graph", lambda graph, inputs: graph)
     monkeypatch.setitem(executor.WARM_UPS, "compiled", (1, 1))
 
 
@@ -219,9 +220,11 @@ def test_what_is_changed_in_a_callback(what: str) -> None:
 
 def test_nothing_is_recorded_anew_where_nothing_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[int] = []
-    record = tracing.TraceRecorder.record
+    record = compiled.TraceRecorder.record
     monkeypatch.setattr(
-        tracing.TraceRecorder, "record", lambda self, run, *more: recorded.append(run.epoch) or record(self, run, *more)
+        compiled.TraceRecorder,
+        "record",
+        lambda self, run, *more: recorded.append(run.epoch) or record(self, run, *more),
     )
     trained("compiled", EMA(0.9), GradientClip(norm=0.5))
     assert recorded == [0]

@@ -15,13 +15,13 @@ import pytest
 import torch
 import yaml
 
-import cadenza.experiment.creation
+import cadenza.experiment.make_folder
 from cadenza import Callback, CallbackError, Trainer, Watch
 from cadenza.callbacks import CostLedger, GradientPlot, HistoryFile, HistoryPlot, NaNGuard, Notify, Profile
-from cadenza.callbacks.channels import Command
+from cadenza.callbacks.showing.notify_channels import Command
 from cadenza.experiment import Experiment, FolderError, FolderLocked, find_run, read_run
-from cadenza.experiment.lines import read_lines
-from cadenza.preemption import Preempted
+from cadenza.experiment.jsonl_file import read_lines
+from cadenza.resume.signals import Preempted
 from cadenza.testing import check_callback, tiny_classifier, tiny_loader
 
 from ..processes import run
@@ -275,17 +275,17 @@ def test_deterministic_mode_lasts_as_long_as_the_run(tmp_path: Path) -> None:
 def test_runs_that_start_in_the_same_second_get_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cadenza.experiment.creation.time, "strftime", lambda *form: "20260101-000000")
+    monkeypatch.setattr(cadenza.experiment.make_folder.time, "strftime", lambda *form: "20260101-000000")
     letters = iter([b"aaa", b"aaa", b"aaa", b"bbb"])
-    monkeypatch.setattr(cadenza.experiment.creation.os, "urandom", lambda count: next(letters))
+    monkeypatch.setattr(cadenza.experiment.make_folder.os, "urandom", lambda count: next(letters))
     first, second = (fitted(tmp_path, epochs=1).folder.name for _ in range(2))
     assert (first, second) == ("20260101-000000-616161", "20260101-000000-626262")
 
 
 def test_of_two_runs_of_one_second_the_later_is_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cadenza.experiment.creation.time, "strftime", lambda *form: "20260101-000000")
+    monkeypatch.setattr(cadenza.experiment.make_folder.time, "strftime", lambda *form: "20260101-000000")
     letters = iter([b"bbb", b"aaa"])
-    monkeypatch.setattr(cadenza.experiment.creation.os, "urandom", lambda count: next(letters))
+    monkeypatch.setattr(cadenza.experiment.make_folder.os, "urandom", lambda count: next(letters))
     first, second = (fitted(tmp_path, epochs=1).folder for _ in range(2))
     assert find_run("tiny/first", tmp_path) == second != first
 
@@ -309,7 +309,7 @@ def test_a_second_run_in_one_folder_is_refused_while_the_first_goes_on(tmp_path:
 def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
     code = """
 import sys, os, signal, torch
-from cadenza.locking import FolderLock
+from cadenza.foundation.locking import FolderLock
 from pathlib import Path
 FolderLock(Path(sys.argv[1]), 'wait').acquire()
 os.kill(os.getpid(), signal.SIGKILL)
@@ -533,7 +533,7 @@ def test_a_root_that_cannot_be_written_is_an_error_before_training(tmp_path: Pat
 
 
 def test_a_disk_without_room_is_an_error_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cadenza.experiment.creation, "_ROOM", 2**62)
+    monkeypatch.setattr(cadenza.experiment.make_folder, "_ROOM", 2**62)
     with pytest.raises(FolderError, match="there is no room for a run"):
         fitted(tmp_path / "runs")
     assert not list((tmp_path / "runs").rglob("run.json"))

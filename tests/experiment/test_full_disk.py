@@ -18,7 +18,7 @@ from cadenza import Callback
 from cadenza.callbacks import Checkpoint, HistoryFile
 from cadenza.checkpoint import Shelf
 from cadenza.experiment import CannotWrite, Experiment, read_run
-from cadenza.experiment.lines import LinesFile, Trouble, WaitingLines, read_lines
+from cadenza.experiment.jsonl_file import LinesFile, Trouble, WaitingLines, read_lines
 from cadenza.testing import tiny_loader
 
 from ..processes import run
@@ -121,7 +121,7 @@ def test_rows_that_find_no_room_until_the_end_are_counted_and_come_back_with_a_r
 
 @LINUX
 def test_lines_in_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cadenza.experiment.lines.MOST_WAITING", 3)
+    monkeypatch.setattr("cadenza.experiment.jsonl_file.MOST_WAITING", 3)
     path = tmp_path / "rows.jsonl"
     lines = WaitingLines(LinesFile(path), Trouble(tmp_path))
     path.symlink_to(FULL)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.experiment import Experiment, compare_runs, list_runs, read_run, write_report
-from cadenza.experiment.lines import read_lines
+from cadenza.experiment.jsonl_file import read_lines
 from cadenza.testing import tiny_loader
 
 from ..processes import Program

@@ -11,7 +11,7 @@ from torch import nn
 
 from cadenza import Trainer
 from cadenza.experiment import CSV, Experiment, FolderError, list_runs
-from cadenza.experiment.lines import read_lines
+from cadenza.experiment.jsonl_file import read_lines
 from cadenza.testing import tiny_classifier, tiny_loader
 
 from ..processes import ranks

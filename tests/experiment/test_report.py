@@ -263,7 +263,7 @@ def test_values_that_are_not_finite_do_not_break_it(tmp_path: Path) -> None:
 
 
 def test_the_callback_writes_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cadenza.experiment.report.callback._SHARE", 1e9)
+    monkeypatch.setattr("cadenza.experiment.report.live_report._SHARE", 1e9)
     path = tmp_path / "live.html"
     seen: list[str] = []
     look = At("before_epoch", lambda run: seen.append(Page(path).text), 2)

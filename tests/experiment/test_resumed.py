@@ -11,7 +11,7 @@ import pytest
 from cadenza import Callback
 from cadenza.callbacks import Checkpoint
 from cadenza.experiment import CSV, Experiment, TensorBoard, list_runs, read_run
-from cadenza.experiment.lines import read_lines
+from cadenza.experiment.jsonl_file import read_lines
 from cadenza.testing import tiny_loader
 
 from .test_trackers import events

@@ -22,7 +22,7 @@ import cadenza
 from cadenza import Callback
 from cadenza.callbacks import HistoryPlot
 from cadenza.experiment import CSV, Experiment, MLflow, TensorBoard, Tracker, Trackio, WandB
-from cadenza.experiment.lines import read_lines
+from cadenza.experiment.jsonl_file import read_lines
 from cadenza.testing import tiny_loader
 
 from .saved import Restore, Save
@@ -439,7 +439,7 @@ def test_unknown_rows_are_refused(make: Any) -> None:
 
 
 def test_a_package_that_is_missing_is_said_when_the_tracker_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cadenza.experiment.trackers.needed.find_spec", lambda name: None)
+    monkeypatch.setattr("cadenza.experiment.trackers.import_tracker.find_spec", lambda name: None)
     for make, package in ((TensorBoard, "tensorboard"), (MLflow, "mlflow"), (WandB, "wandb"), (Trackio, "trackio")):
         with pytest.raises(ImportError, match=f"needs the package {package}: pip install"):
             make()

@@ -20,9 +20,9 @@ import torch
 
 from cadenza import Callback
 from cadenza.callbacks import Checkpoint
-from cadenza.checkpoint import outage
+from cadenza.checkpoint.backends import outage
 from cadenza.experiment import CSV, Experiment, MLflow, TensorBoard, Tracker, WandB, read_run
-from cadenza.experiment.lines import LinesFile, read_lines
+from cadenza.experiment.jsonl_file import LinesFile, read_lines
 from cadenza.testing import tiny_loader
 
 from ..processes import ranks, run
@@ -365,7 +365,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mlflow_without_a_server_keeps_all_rows(
     tmp_path: Path, down: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cadenza.experiment.trackers.needed.ANSWER", 0.2)
+    monkeypatch.setattr("cadenza.experiment.trackers.import_tracker.ANSWER", 0.2)
     with down() as address, hearing() as said:
         experiment = fitted(tmp_path, EveryIteration(), MLflow(address))
     assert steps(unsent(experiment, "mlflow")) == STEPS
@@ -497,7 +497,7 @@ def test_an_answer_that_is_lost_makes_no_second_run_or_value(
 def test_wandb_without_its_server_keeps_all_rows(
     tmp_path: Path, down: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cadenza.experiment.trackers.needed.ANSWER", 0.2)
+    monkeypatch.setattr("cadenza.experiment.trackers.import_tracker.ANSWER", 0.2)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     with down() as address, hearing() as said:
         monkeypatch.setenv("WANDB_BASE_URL", address)

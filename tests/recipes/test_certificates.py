@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cadenza.cli.certification import RecipeTraining
-from cadenza.recipes.files import ready_names
+from cadenza.recipes.compose.files import ready_names
 from cadenza.testing import Kill, certify
 
 KILLS = [Kill("before_train_epoch", 2), Kill("after_train_iter", 3), Kill("after_run", 1)]

@@ -8,8 +8,8 @@ import pytest
 
 from cadenza.callbacks import EMA, EarlyStopping
 from cadenza.recipes import RecipeError, load
+from cadenza.recipes.compose.yaml_text import write_yaml
 from cadenza.recipes.errors import fold
-from cadenza.recipes.yaml_text import write_yaml
 
 
 @pytest.fixture

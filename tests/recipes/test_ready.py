@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cadenza.recipes import load, ready_recipes
-from cadenza.recipes.files import READY, ready_names
-from cadenza.recipes.yaml_text import read_yaml
+from cadenza.recipes.compose.files import READY, ready_names
+from cadenza.recipes.compose.yaml_text import read_yaml
 
 QUIET = ["~callbacks.progress", "~callbacks.checkpoint"]
 SHORT = {

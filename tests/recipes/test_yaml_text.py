@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.recipes import RecipeError
-from cadenza.recipes.overrides import parse
-from cadenza.recipes.yaml_text import read_yaml, write_yaml
+from cadenza.recipes.compose.overrides import parse
+from cadenza.recipes.compose.yaml_text import read_yaml, write_yaml
 
 MEANT = [
     ("1e-3", 0.001),

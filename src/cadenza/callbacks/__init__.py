@@ -1,45 +1,35 @@
 """Ready callbacks, one idea in one file. Each idea that makes sense in a loop of your own is a plain function too."""
 
-from cadenza.callbacks.accumulate import Accumulate
-from cadenza.callbacks.activation_stats import ActivationStats
-from cadenza.callbacks.batch_size_finder import BatchSizeFinder, find_batch_size
 from cadenza.callbacks.checkpoint import Checkpoint
-from cadenza.callbacks.clip import GradientClip, clip_gradients
-from cadenza.callbacks.confusion import ConfusionMatrix
-from cadenza.callbacks.cost_ledger import CostLedger
-from cadenza.callbacks.cutmix import CutMix, cutmix
-from cadenza.callbacks.early_stopping import EarlyStopping, Patience
-from cadenza.callbacks.ema import EMA
-from cadenza.callbacks.evaluate import Evaluate
-from cadenza.callbacks.export_check import ExportCheck
-from cadenza.callbacks.extreme_batches import ExtremeBatches
-from cadenza.callbacks.freeze import Freeze
-from cadenza.callbacks.freeze_batchnorm import FreezeBatchNorm
-from cadenza.callbacks.gradient_plot import GradientPlot
-from cadenza.callbacks.gradient_stats import GradientStats
-from cadenza.callbacks.hang_watch import HangWatch
-from cadenza.callbacks.history_file import HistoryFile
-from cadenza.callbacks.history_plot import HistoryPlot
-from cadenza.callbacks.load import Load
-from cadenza.callbacks.lr_finder import LRFinder, find_lr
-from cadenza.callbacks.lr_monitor import LRMonitor
-from cadenza.callbacks.measures import accuracy, mean_absolute_error, mean_squared_error, top_k_accuracy
-from cadenza.callbacks.memory_monitor import MemoryMonitor
-from cadenza.callbacks.metrics import Metrics
-from cadenza.callbacks.mixup import MixUp, mixup
-from cadenza.callbacks.model_summary import ModelSummary, summarize
-from cadenza.callbacks.multiscale import Multiscale
-from cadenza.callbacks.nan_guard import NaNGuard
-from cadenza.callbacks.notify import Notify
-from cadenza.callbacks.oversample import Oversample
-from cadenza.callbacks.precise_batchnorm import PreciseBatchNorm
-from cadenza.callbacks.precision import Precision
-from cadenza.callbacks.profile import Profile
-from cadenza.callbacks.progress import Progress
-from cadenza.callbacks.results import BinaryResults, ClassificationResults, RegressionResults, ResultPackage
-from cadenza.callbacks.same_predictions import AllPredictionsSame
-from cadenza.callbacks.schedule import Schedule
-from cadenza.callbacks.schedules import (
+from cadenza.callbacks.guards.early_stopping import EarlyStopping, Patience
+from cadenza.callbacks.guards.hang_watch import HangWatch
+from cadenza.callbacks.guards.nan_guard import NaNGuard
+from cadenza.callbacks.guards.same_predictions import AllPredictionsSame
+from cadenza.callbacks.guards.time_limit import TimeLimit
+from cadenza.callbacks.measuring.activation_stats import ActivationStats
+from cadenza.callbacks.measuring.confusion import ConfusionMatrix
+from cadenza.callbacks.measuring.evaluate import Evaluate
+from cadenza.callbacks.measuring.extreme_batches import ExtremeBatches
+from cadenza.callbacks.measuring.gradient_stats import GradientStats
+from cadenza.callbacks.measuring.lr_monitor import LRMonitor
+from cadenza.callbacks.measuring.metrics import Metrics
+from cadenza.callbacks.measuring.model_summary import ModelSummary, summarize
+from cadenza.callbacks.measuring.per_sample import accuracy, mean_absolute_error, mean_squared_error, top_k_accuracy
+from cadenza.callbacks.measuring.result_packages import (
+    BinaryResults,
+    ClassificationResults,
+    RegressionResults,
+    ResultPackage,
+)
+from cadenza.callbacks.profiling.cost_ledger import CostLedger
+from cadenza.callbacks.profiling.memory_monitor import MemoryMonitor
+from cadenza.callbacks.profiling.profile import Profile
+from cadenza.callbacks.profiling.throughput import Throughput
+from cadenza.callbacks.profiling.timer import Timer
+from cadenza.callbacks.rates.batch_size_finder import BatchSizeFinder, find_batch_size
+from cadenza.callbacks.rates.lr_finder import LRFinder, find_lr
+from cadenza.callbacks.rates.schedule import Schedule
+from cadenza.callbacks.rates.schedules import (
     ConstantSchedule,
     CosineSchedule,
     ExponentialSchedule,
@@ -51,13 +41,28 @@ from cadenza.callbacks.schedules import (
     PolynomialSchedule,
     StepSchedule,
 )
-from cadenza.callbacks.stage_switch import StageSwitch
-from cadenza.callbacks.subset_run import SubsetRun
-from cadenza.callbacks.throughput import Throughput
-from cadenza.callbacks.time_limit import TimeLimit
-from cadenza.callbacks.timer import Timer
-from cadenza.callbacks.visualize import Visualize
-from cadenza.callbacks.weight_average import WeightAverage
+from cadenza.callbacks.showing.export_check import ExportCheck
+from cadenza.callbacks.showing.gradient_plot import GradientPlot
+from cadenza.callbacks.showing.history_file import HistoryFile
+from cadenza.callbacks.showing.history_plot import HistoryPlot
+from cadenza.callbacks.showing.notify import Notify
+from cadenza.callbacks.showing.progress import Progress
+from cadenza.callbacks.showing.visualize import Visualize
+from cadenza.callbacks.training.accumulate import Accumulate
+from cadenza.callbacks.training.clip import GradientClip, clip_gradients
+from cadenza.callbacks.training.cutmix import CutMix, cutmix
+from cadenza.callbacks.training.ema import EMA
+from cadenza.callbacks.training.freeze import Freeze
+from cadenza.callbacks.training.freeze_batchnorm import FreezeBatchNorm
+from cadenza.callbacks.training.load import Load
+from cadenza.callbacks.training.mixup import MixUp, mixup
+from cadenza.callbacks.training.multiscale import Multiscale
+from cadenza.callbacks.training.oversample import Oversample
+from cadenza.callbacks.training.precise_batchnorm import PreciseBatchNorm
+from cadenza.callbacks.training.precision import Precision
+from cadenza.callbacks.training.stage_switch import StageSwitch
+from cadenza.callbacks.training.subset_run import SubsetRun
+from cadenza.callbacks.training.weight_average import WeightAverage
 
 __all__ = [
     "EMA",

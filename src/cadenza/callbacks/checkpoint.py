@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.arguments import flags, one_of, path, text, texts, whole
 from cadenza.callbacks.faults import warn
 from cadenza.clock import Cadence, Duration
-from cadenza.preemption import Preempted, Warnings
-from cadenza.state import collect, crew_of, unresumable
+from cadenza.foundation.arguments import flags, one_of, path, text, texts, whole
+from cadenza.resume.collect import collect, crew_of, unresumable
+from cadenza.resume.signals import Preempted, Warnings
 
 if TYPE_CHECKING:
     from cadenza.checkpoint import Outcome, Saved, Shelf, Writer
-    from cadenza.locking import FolderLock
+    from cadenza.foundation.locking import FolderLock
     from cadenza.run import Run
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")
@@ -151,7 +151,7 @@ class Checkpoint(Callback):
     def _take_lock(self, shelf: Shelf, *, only_if_there: bool = False) -> FolderLock | None:
         """Rank 0 holds it for all processes of the run. An object store has no locks: there the checkpoints are
         compared before each save."""
-        from cadenza.locking import FolderLock
+        from cadenza.foundation.locking import FolderLock
 
         root = None if shelf.store.remote else Path(str(shelf.store))
         if root is None or (only_if_there and not root.is_dir()):

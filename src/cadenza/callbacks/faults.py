@@ -9,8 +9,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from cadenza.callbacks.arguments import one_of
-from cadenza.telling import warn as warn
+from cadenza.foundation.arguments import one_of
+from cadenza.foundation.warn import warn as warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -5,8 +5,8 @@ from __future__ import annotations
 from os import PathLike, fspath
 from pathlib import Path
 
-from cadenza.checkpoint.manifest import FOLDER, MARKER
-from cadenza.checkpoint.shelf import Apart, Saved, Shelf
+from cadenza.checkpoint.format.manifest import FOLDER, MARKER
+from cadenza.checkpoint.store import Apart, Saved, Shelf
 
 
 def read_at(path: str | PathLike[str], which: str = "last", apart: Apart | None = None) -> Saved:

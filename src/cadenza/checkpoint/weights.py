@@ -9,14 +9,14 @@ from typing import IO, Any
 
 from torch import Tensor, nn
 
-from cadenza.checkpoint.disk import Disk
-from cadenza.checkpoint.errors import NotState
+from cadenza.checkpoint.backends.disk import Disk
+from cadenza.checkpoint.backends.remote import Remote
 from cadenza.checkpoint.finding import read_at
-from cadenza.checkpoint.manifest import FOLDER, MARKER
-from cadenza.checkpoint.packing import TENSORS, pack
-from cadenza.checkpoint.remote import Remote
-from cadenza.checkpoint.shelf import Saved, Shelf
-from cadenza.checkpoint.tensor_file import plain_tensors, read_header, read_values
+from cadenza.checkpoint.format.manifest import FOLDER, MARKER
+from cadenza.checkpoint.format.packing import TENSORS, pack
+from cadenza.checkpoint.format.tensor_file import plain_tensors, read_header, read_values
+from cadenza.checkpoint.problems import NotState
+from cadenza.checkpoint.store import Saved, Shelf
 
 SUFFIX = ".safetensors"
 Weights = Mapping[str, Tensor]

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cadenza.checkpoint.attempts import Attempts, Failure
-from cadenza.checkpoint.draft import Draft
-from cadenza.checkpoint.errors import SaveFailed
-from cadenza.checkpoint.joint import Crew, Joint
-from cadenza.checkpoint.manifest import check_name, encode_meta
-from cadenza.checkpoint.outbox import Outbox
-from cadenza.checkpoint.packing import Snapshot
+from cadenza.checkpoint.backends.retry import Attempts, Failure
+from cadenza.checkpoint.backends.spill import Outbox
+from cadenza.checkpoint.format.manifest import check_name, encode_meta
+from cadenza.checkpoint.format.packing import Snapshot
+from cadenza.checkpoint.format.read_chunks import SHARDS
+from cadenza.checkpoint.multi_process import Crew, Joint
+from cadenza.checkpoint.problems import SaveFailed
 from cadenza.checkpoint.retention import check_counts
-from cadenza.checkpoint.shards import SHARDS
-from cadenza.checkpoint.shelf import Apart, Runs, Saved, Shelf
-from cadenza.checkpoint.speed import Speed
+from cadenza.checkpoint.save_time import Speed
+from cadenza.checkpoint.staging import Draft
+from cadenza.checkpoint.store import Apart, Runs, Saved, Shelf
 
 log = logging.getLogger("cadenza.checkpoint")
 Store = Callable[[], tuple[str, str | None]]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.callback import Order, infer_mode
-from cadenza.callbacks.text_table import text_table
 from cadenza.cli.errors import CommandError
+from cadenza.foundation.text_table import text_table
 from cadenza.recipes import Recipe
 from cadenza.recipes.errors import did_you_mean
 

@@ -15,7 +15,7 @@ from cadenza.cli.training import run_named, stored_recipe
 from cadenza.recipes import Recipe
 from cadenza.recipes.building import Built
 from cadenza.recipes.errors import did_you_mean
-from cadenza.state import load_buffers
+from cadenza.resume.collect import load_buffers
 
 
 class Trained:

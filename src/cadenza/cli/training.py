@@ -14,8 +14,8 @@ from cadenza.distributed.world import World
 from cadenza.experiment import Experiment
 from cadenza.experiment.records import find_run, run_folders
 from cadenza.experiment.status import read_status
-from cadenza.preemption import Preempted
 from cadenza.recipes import Recipe, RecipeError, load
+from cadenza.resume.signals import Preempted
 
 RECIPE = "recipe.yaml"
 

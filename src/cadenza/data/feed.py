@@ -10,7 +10,7 @@ from typing import Any
 
 from cadenza.data.generators import Draws, capture, capture_own, pack, put_back, unpack
 from cadenza.data.loader import epoch_listeners
-from cadenza.data.order import splits_itself
+from cadenza.data.sample_order import splits_itself
 
 VERSION = 1
 

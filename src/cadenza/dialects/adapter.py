@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from cadenza.callback import Callback, Order, in_turn
 from cadenza.dialects.facade import Facade
 from cadenza.dialects.table import Dialect, Hook
-from cadenza.registration import CallbackError
+from cadenza.registration.checks import CallbackError
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from cadenza.distributed.choice import choose
-from cadenza.distributed.failure import RankFailed
-from cadenza.distributed.guard import LonelyCollective, main_only
+from cadenza.distributed.agreement.collective_guard import LonelyCollective, main_only
+from cadenza.distributed.failures.rank_errors import RankFailed
 from cadenza.distributed.launchers import launch
-from cadenza.distributed.strategy import Strategy
+from cadenza.distributed.strategies.choice import choose
+from cadenza.distributed.strategies.strategy import Strategy
 from cadenza.distributed.world import World
 
 if TYPE_CHECKING:
-    from cadenza.distributed.ddp import DDP
-    from cadenza.distributed.fsdp import FSDP
-    from cadenza.distributed.parquet import ParquetData, spark_data
+    from cadenza.distributed.launchers.spark_data import ParquetData, spark_data
+    from cadenza.distributed.strategies.ddp import DDP
+    from cadenza.distributed.strategies.fsdp import FSDP
 
 __all__ = [
     "DDP",
@@ -31,10 +31,10 @@ __all__ = [
     "spark_data",
 ]
 _LATER = {
-    "DDP": "cadenza.distributed.ddp",
-    "FSDP": "cadenza.distributed.fsdp",
-    "ParquetData": "cadenza.distributed.parquet",
-    "spark_data": "cadenza.distributed.parquet",
+    "DDP": "cadenza.distributed.strategies.ddp",
+    "FSDP": "cadenza.distributed.strategies.fsdp",
+    "ParquetData": "cadenza.distributed.launchers.spark_data",
+    "spark_data": "cadenza.distributed.launchers.spark_data",
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from cadenza.distributed.rendezvous import fresh_store, has_old_store
+from cadenza.distributed.failures.restart_store import fresh_store, has_old_store
 
 
 @dataclass(frozen=True)

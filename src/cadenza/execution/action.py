@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cadenza.engine.dispatch import Player, blame, hold
 from cadenza.points import POINTS
-from cadenza.spans import Player, blame, hold
 
 if TYPE_CHECKING:
     from cadenza.plan import StageScore

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from cadenza.engine.fields import UNWEIGHTED
+from cadenza.engine.iteration import refuse_loss_by_hand
+from cadenza.engine.requests import HOLD_STEP, SKIP_BACKWARD, SKIP_BATCH, SKIP_STEP, actions_from
 from cadenza.execution.action import action, agreed
-from cadenza.fields import UNWEIGHTED
-from cadenza.iteration import refuse_loss_by_hand
 from cadenza.points import POINTS
-from cadenza.requests import HOLD_STEP, SKIP_BACKWARD, SKIP_BATCH, SKIP_STEP, actions_from
 
 if TYPE_CHECKING:
     from cadenza.plan import StageScore

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from cadenza.engine.fields import UNWEIGHTED
+from cadenza.engine.requests import ACTIONS
+from cadenza.engine.verbs import Verbs, each_verb
 from cadenza.execution.backward import backward_verb
 from cadenza.execution.forward import forward_verb, without_gradients
 from cadenza.execution.step import again_verb, has_plain_optimizers, step_optimizer, step_plainly, step_verb
-from cadenza.fields import UNWEIGHTED
 from cadenza.points import POINTS
-from cadenza.requests import ACTIONS
-from cadenza.verbs import Verbs, each_verb
 
 if TYPE_CHECKING:
     from cadenza.plan import StageScore

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from cadenza.engine.verbs import Verbs
 from cadenza.execution import eager
-from cadenza.execution.forms import Form, allowed_form, captured_form, compiled_form
 from cadenza.execution.options import Execution
-from cadenza.execution.reasons import cycles_momentum, may_be_fused, why_not, why_opened
-from cadenza.execution.region import Recorder, Region
-from cadenza.verbs import Verbs
+from cadenza.execution.recorded.optimizer_form import Form, allowed_form, captured_form, compiled_form
+from cadenza.execution.recorded.region import Recorder, Region
+from cadenza.execution.recorded.why_not import cycles_momentum, may_be_fused, why_not, why_opened
 
 if TYPE_CHECKING:
     from cadenza.plan import Plan, StageScore
@@ -116,12 +116,12 @@ class Executor:
                 self.forms = [allowed_form(one, device, "fused") for one in run.optimizers if may_be_fused(run, one)]
             return
         if self.mode == "compiled":
-            from cadenza.execution.tracing import TraceRecorder
+            from cadenza.execution.recorded.compiled import TraceRecorder
 
             self.forms = [compiled_form(optimizer, device) for optimizer in run.optimizers]
             self.recorder = TraceRecorder(self.forms)
             return
-        from cadenza.execution.graphs import GraphRecorder
+        from cadenza.execution.recorded.cuda_graph import GraphRecorder
 
         cycles, fused = cycles_momentum(plan, run), self.options.fused
         self.forms = [captured_form(one, device, fused=fused, cycles=cycles) for one in run.optimizers]

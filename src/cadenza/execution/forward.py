@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from cadenza.engine.dispatch import Player
+from cadenza.engine.fields import GONE
+from cadenza.engine.requests import SKIP_BATCH, actions_from
+from cadenza.engine.verbs import Forward
 from cadenza.execution.action import action, only_for_effect
-from cadenza.fields import GONE
 from cadenza.points import POINTS
-from cadenza.requests import SKIP_BATCH, actions_from
-from cadenza.spans import Player
-from cadenza.verbs import Forward
 
 if TYPE_CHECKING:
     from cadenza.plan import StageScore

@@ -12,14 +12,14 @@ from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from cadenza.engine.dispatch import Player, Players, fire
+from cadenza.engine.fields import GONE
+from cadenza.engine.requests import HOLD_STEP, SKIP_STEP, SKIP_ZERO_GRAD
 from cadenza.execution.action import action, agreed
 from cadenza.execution.backward import NO_BACKWARD, back_propagation, refuse_who_comes_too_late
 from cadenza.execution.forward import loss_behaviour
-from cadenza.fields import GONE
 from cadenza.main_callback import clears_plainly
 from cadenza.points import POINTS
-from cadenza.requests import HOLD_STEP, SKIP_STEP, SKIP_ZERO_GRAD
-from cadenza.spans import Player, Players, fire
 
 if TYPE_CHECKING:
     from cadenza.plan import StageScore

@@ -1,15 +1,15 @@
 """The folder of a run, the trackers that follow it, and the report that shows it."""
 
-from cadenza.experiment.creation import FolderError
 from cadenza.experiment.experiment import Experiment
-from cadenza.experiment.lines import CannotWrite
-from cadenza.experiment.masking import masked, masked_command, masked_text
+from cadenza.experiment.jsonl_file import CannotWrite
+from cadenza.experiment.make_folder import FolderError
 from cadenza.experiment.records import Record, find_run, read_run
 from cadenza.experiment.report import Report, write_report
 from cadenza.experiment.runs import Comparison, compare_runs, list_runs
+from cadenza.experiment.secrets import masked, masked_command, masked_text
 from cadenza.experiment.seeding import deterministic, seed_everything
 from cadenza.experiment.trackers import CSV, MLflow, Opening, TensorBoard, Tracker, Trackio, WandB
-from cadenza.locking import FolderLocked
+from cadenza.foundation.locking import FolderLocked
 
 __all__ = [
     "CSV",

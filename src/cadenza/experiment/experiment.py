@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.arguments import flags, path
-from cadenza.distributed.talk import from_main
-from cadenza.experiment.creation import (
+from cadenza.distributed.agreement.collectives import from_main
+from cadenza.experiment.journal import Journal
+from cadenza.experiment.make_folder import (
     FolderError,
     check_name,
     fill_folder,
@@ -22,21 +22,21 @@ from cadenza.experiment.creation import (
     remove_folder,
     write_details,
 )
-from cadenza.experiment.details import describe
-from cadenza.experiment.journal import Journal
-from cadenza.experiment.masking import masked
 from cadenza.experiment.media import Media
-from cadenza.experiment.places import Places
+from cadenza.experiment.media_callbacks import Showing
+from cadenza.experiment.paths import Places
+from cadenza.experiment.provenance import describe
 from cadenza.experiment.recipe_text import flat, jsonable
+from cadenza.experiment.run_settings import score_of, settings_of
+from cadenza.experiment.secrets import masked
 from cadenza.experiment.seeding import check_seed, deterministic
-from cadenza.experiment.settings import score_of, settings_of
-from cadenza.experiment.showing import Showing
 from cadenza.experiment.status import now, read_status
-from cadenza.locking import FolderLock
+from cadenza.foundation.arguments import flags, path
+from cadenza.foundation.locking import FolderLock
 
 if TYPE_CHECKING:
+    from cadenza.engine.trainer_state import Training
     from cadenza.run import Run
-    from cadenza.training import Training
 
 _ADVICE = "wait until it ended, or train into a folder of its own: Experiment(project, name) makes one"
 

@@ -7,16 +7,16 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from cadenza.callbacks.tables import text_line
-from cadenza.experiment.happenings import Happenings
-from cadenza.experiment.lines import LinesFile, Trouble, WaitingLines
+from cadenza.experiment.events import Happenings
+from cadenza.experiment.jsonl_file import LinesFile, Trouble, WaitingLines
 from cadenza.experiment.log_file import LogFile
-from cadenza.experiment.masking import masked_text
+from cadenza.experiment.secrets import masked_text
 from cadenza.experiment.status import now, state_of, write_status
+from cadenza.foundation.row_files import text_line
 from cadenza.history import Row, read
 
 if TYPE_CHECKING:
-    from cadenza.decisions import Best
+    from cadenza.history import Best
     from cadenza.run import Run
 
 AT_MOST = 100

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cadenza.experiment.lines import append_text
-from cadenza.experiment.masking import masked_text
+from cadenza.experiment.jsonl_file import append_text
+from cadenza.experiment.secrets import masked_text
 
 
 class LogFile(logging.Handler):

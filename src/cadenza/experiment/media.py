@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callbacks.folders import write_whole
-from cadenza.experiment.lines import LinesFile, Trouble, WaitingLines
+from cadenza.experiment.jsonl_file import LinesFile, Trouble, WaitingLines
 from cadenza.experiment.png import png_bytes
 
 KINDS = ("image", "figure", "histogram", "text", "artifact")

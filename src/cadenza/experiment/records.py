@@ -14,8 +14,8 @@ from typing import Any
 
 from cadenza import history
 from cadenza.callback import infer_mode
-from cadenza.experiment.creation import DETAILS, FolderError, read_details
-from cadenza.experiment.lines import read_lines
+from cadenza.experiment.jsonl_file import read_lines
+from cadenza.experiment.make_folder import DETAILS, FolderError, read_details
 from cadenza.experiment.recipe_text import flat
 from cadenza.experiment.status import read_status
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from cadenza.rng import seed_everything
+from cadenza.foundation.rng import seed_everything
 
 __all__ = ["check_seed", "deterministic", "seed_everything"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.callbacks.folders import write_whole
-from cadenza.locking import is_locked, process_exists
+from cadenza.foundation.locking import is_locked, process_exists
 
 NAME = "status.json"
 STATES = ("running", "finished", "failed", "interrupted", "preempted", "killed", "unreadable")

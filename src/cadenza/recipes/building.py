@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from cadenza.callback import Callback
+from cadenza.foundation.rng import seed_everything
 from cadenza.history import History
-from cadenza.recipes.blueprints import Blueprint
+from cadenza.recipes.check_metrics import unknown_monitor
+from cadenza.recipes.compose.origins import Origins
 from cadenza.recipes.errors import RecipeError
-from cadenza.recipes.monitors import unknown_monitor
-from cadenza.recipes.origins import Origins
 from cadenza.recipes.sections import RecipePlan
-from cadenza.registration import CallbackError, check_callback, check_together
-from cadenza.rng import seed_everything
+from cadenza.recipes.unbuilt import Blueprint
+from cadenza.registration.checks import CallbackError, check_callback, check_together
 from cadenza.trainer import Trainer
 
 

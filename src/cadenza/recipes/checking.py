@@ -7,12 +7,12 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args, get_origin
 
-from cadenza.recipes.annotations import Mismatch, converted, hints_of
-from cadenza.recipes.blueprints import Blueprint, signature_of
+from cadenza.recipes.coerce import Mismatch, converted, hints_of
+from cadenza.recipes.compose.normalise import TARGET, Path
+from cadenza.recipes.compose.origins import Origins
 from cadenza.recipes.errors import RecipeError, UnknownName, did_you_mean
-from cadenza.recipes.normal import TARGET, Path
-from cadenza.recipes.origins import Origins
 from cadenza.recipes.targets import Target, resolve
+from cadenza.recipes.unbuilt import Blueprint, signature_of
 
 PARTIAL = "_partial_"
 _MISSING = inspect.Parameter.empty

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.recipes.building import Builder, Built
+from cadenza.recipes.compose.files import READY, display, find_recipe, read_text, ready_names
 from cadenza.recipes.errors import RecipeError
-from cadenza.recipes.files import READY, display, find_recipe, read_text, ready_names
 from cadenza.recipes.sections import Reader, RecipePlan
 from cadenza.recipes.user_modules import import_module
 
@@ -35,8 +35,8 @@ class Recipe:
     @property
     def text(self) -> str:
         """The whole recipe as YAML, which trains to the same result. Secrets are masked."""
-        from cadenza.experiment.masking import masked
-        from cadenza.recipes.yaml_text import write_yaml
+        from cadenza.experiment.secrets import masked
+        from cadenza.recipes.compose.yaml_text import write_yaml
 
         return write_yaml(masked(self.written))
 
@@ -82,8 +82,8 @@ def load(
     ``stored`` recipe is one that a run left behind: what it imports is not run unless it is given here again.
     """
     try:
-        from cadenza.recipes.composing import compose
-        from cadenza.recipes.family import family
+        from cadenza.recipes.compose.compose import compose
+        from cadenza.recipes.compose.defaults_tree import family
     except ModuleNotFoundError as error:
         raise RecipeError(f"recipes need {error.name}: pip install 'cadenza[cli]'") from error
 
@@ -144,7 +144,7 @@ def _allowed(packages: Sequence[str]) -> list[str]:
 
 def ready_recipes() -> dict[str, dict[str, Any]]:
     """The ready recipes by name, with what they say of themselves."""
-    from cadenza.recipes.yaml_text import read_yaml
+    from cadenza.recipes.compose.yaml_text import read_yaml
 
     found = {}
     for name in ready_names():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from cadenza.recipes import shipped
+from cadenza.recipes import builtin_names
 from cadenza.recipes.errors import RecipeError, did_you_mean
 from cadenza.recipes.registry import KINDS, Registry, Thing
 
-REGISTRIES: dict[str, Registry] = {kind: Registry(kind, shipped.TABLES.get(kind)) for kind in KINDS}
+REGISTRIES: dict[str, Registry] = {kind: Registry(kind, builtin_names.TABLES.get(kind)) for kind in KINDS}
 
 
 def registry(kind: str) -> Registry:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cadenza.clock import Duration
-from cadenza.recipes.annotations import Mismatch, converted
-from cadenza.recipes.blueprints import Blueprint
 from cadenza.recipes.checking import Checker
+from cadenza.recipes.coerce import Mismatch, converted
+from cadenza.recipes.compose.normalise import TARGET
+from cadenza.recipes.compose.origins import Origins
 from cadenza.recipes.errors import did_you_mean
-from cadenza.recipes.normal import TARGET
-from cadenza.recipes.origins import Origins
-from cadenza.recipes.places import FIT, NAMED, REACHES, SECTIONS, STAGES
+from cadenza.recipes.schema import FIT, NAMED, REACHES, SECTIONS, STAGES
+from cadenza.recipes.unbuilt import Blueprint
 
 Datasets = Blueprint | dict[str, Blueprint]
 _LOADER = "data_loader"

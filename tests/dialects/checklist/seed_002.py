@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cadenza import Callback as Native
 from cadenza import Trainer
 from cadenza.callbacks import Accumulate, EarlyStopping, GradientClip, Precision
-from cadenza.callbacks.schedules import ExponentialSchedule, FunctionSchedule, StepSchedule
+from cadenza.callbacks.rates.schedules import ExponentialSchedule, FunctionSchedule, StepSchedule
 from cadenza.dialects.fastai import Callback
 from cadenza.dialects.fastai.blog import train
 from cadenza.testing import tiny_classifier, tiny_loader

@@ -13,7 +13,7 @@ from cadenza.cli.checking.names import Names
 from cadenza.cli.checking.shapes import Remark, remarks_of
 from cadenza.cli.checking.trainers import TRAINERS, is_trainer
 from cadenza.main_callback import MainCallback
-from cadenza.registration import check_callback, check_together
+from cadenza.registration.checks import check_callback, check_together
 
 _DECLARED = frozenset({**Callback.__annotations__, **MainCallback.__annotations__})
 

@@ -18,9 +18,9 @@ from cadenza.cli.checking.functions import binding, yields
 from cadenza.cli.checking.names import Function
 from cadenza.cli.checking.trainers import Given
 from cadenza.main_callback import MainCallback
-from cadenza.misspelt import looks_like_a_point
 from cadenza.points import POINTS
-from cadenza.registration import CallbackError, check_callback, check_signature, nearest_point
+from cadenza.registration.checks import CallbackError, check_callback, check_signature, nearest_point
+from cadenza.registration.suggestions import looks_like_a_point
 
 Remark = tuple[ast.AST, str]
 

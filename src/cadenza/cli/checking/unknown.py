@@ -8,7 +8,7 @@ from functools import cache
 from inspect import isfunction
 
 from cadenza.cli.checking.names import Names
-from cadenza.names import meant_by
+from cadenza.engine.run_names import meant_by
 from cadenza.run import Run
 
 _ALIKE = 0.82

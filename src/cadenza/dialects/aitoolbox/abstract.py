@@ -11,7 +11,7 @@ from cadenza.dialects.aitoolbox.loop_object import LoopObject
 from cadenza.dialects.aitoolbox.messages import MessageService
 from cadenza.dialects.aitoolbox.table import DIALECT
 from cadenza.dialects.table import Hook
-from cadenza.registration import CallbackError
+from cadenza.registration.checks import CallbackError
 
 if TYPE_CHECKING:
     from cadenza.run import Run

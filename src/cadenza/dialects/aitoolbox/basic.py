@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from cadenza.callbacks.channels import Mail, Message
-from cadenza.callbacks.early_stopping import Patience
-from cadenza.callbacks.same_predictions import all_same
+from cadenza.callbacks.guards.early_stopping import Patience
+from cadenza.callbacks.guards.same_predictions import all_same
+from cadenza.callbacks.showing.notify_channels import Mail, Message
 from cadenza.dialects.aitoolbox.abstract import AbstractCallback, AbstractExperimentCallback
 from cadenza.dialects.aitoolbox.evaluations import LOADERS
 from cadenza.dialects.aitoolbox.folders import CLOUDS, folder_of, upload

@@ -10,8 +10,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from cadenza.callbacks.curve_areas import counts_by_threshold
-from cadenza.callbacks.results import BinaryResults, RegressionResults
+from cadenza.callbacks.measuring.ranking import counts_by_threshold
+from cadenza.callbacks.measuring.result_packages import BinaryResults, RegressionResults
 
 __all__ = [
     "AbstractBaseMetric", "AccuracyMetric", "F1ScoreMetric", "MeanAbsoluteErrorMetric", "MeanSquaredErrorMetric",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cadenza.callback import Callback
 from cadenza.callbacks import GradientClip
-from cadenza.callbacks.clip import clip_gradients, trained_parameters
+from cadenza.callbacks.training.clip import clip_gradients, trained_parameters
 from cadenza.dialects.aitoolbox.abstract import AbstractCallback, AbstractExperimentCallback
 from cadenza.dialects.aitoolbox.folders import draw, folder_of, upload
 

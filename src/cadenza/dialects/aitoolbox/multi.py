@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from cadenza.callbacks.clip import trained_parameters
+from cadenza.callbacks.training.clip import trained_parameters
 
 __all__ = ["MultiLoss", "MultiOptimizer"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cadenza.callbacks.tables import Table
 from cadenza.dialects.aitoolbox.abstract import AbstractCallback, AbstractExperimentCallback
 from cadenza.dialects.aitoolbox.folders import draw_history, folder_of, upload
 from cadenza.dialects.aitoolbox.results import AbstractResultPackage
+from cadenza.foundation.row_files import Table
 from cadenza.history import unknown_metric
 
 __all__ = [

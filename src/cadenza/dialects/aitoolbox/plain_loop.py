@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from cadenza.arguments import choose_device
+from cadenza._trainer_arguments import choose_device
 from cadenza.callback import Callback, Order
 from cadenza.callbacks import Precision
 from cadenza.data import length_of
@@ -22,8 +22,8 @@ from cadenza.dialects.aitoolbox.history import TrainingHistory
 from cadenza.dialects.aitoolbox.loop_object import LoopObject
 from cadenza.dialects.aitoolbox.models import FedModel, ModelWrap
 from cadenza.dialects.aitoolbox.multi import MultiOptimizer
-from cadenza.flags import flags_of, set_flags
-from cadenza.registration import stands_for
+from cadenza.foundation.module_modes import flags_of, set_flags
+from cadenza.registration.checks import stands_for
 from cadenza.trainer import Trainer
 
 if TYPE_CHECKING:

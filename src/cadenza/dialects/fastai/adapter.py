@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from cadenza.dialects.adapter import Adapter, Foreign, Player, Section
 from cadenza.dialects.fastai.section import METRIC_PLACE, FastaiSection
 from cadenza.dialects.table import Hook, nearest
-from cadenza.registration import CallbackError
+from cadenza.registration.checks import CallbackError
 
 if TYPE_CHECKING:
     from cadenza.run import Run

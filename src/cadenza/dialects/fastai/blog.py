@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from cadenza.dialects.fastai.adapter import caller
 from cadenza.dialects.fastai.callback import Callback
 from cadenza.dialects.fastai.table import DIALECT
-from cadenza.registration import CallbackError
+from cadenza.registration.checks import CallbackError
 from cadenza.trainer import Trainer
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cadenza.callback import Callback as Native
-from cadenza.callbacks.subset_run import FirstBatches
+from cadenza.callbacks.training.subset_run import FirstBatches
 from cadenza.dialects.fastai.callback import AverageMetric
 from cadenza.dialects.fastai.callbacks.fp16 import MixedPrecision
 from cadenza.dialects.fastai.callbacks.lr_finder import LRFinder

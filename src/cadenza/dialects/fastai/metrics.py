@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cadenza.callbacks.confusion import confusion_matrix
+from cadenza.callbacks.measuring.confusion import confusion_matrix
 from cadenza.dialects.fastai.callback import Callback
 from cadenza.dialects.fastai.torch_core import add_metrics
 

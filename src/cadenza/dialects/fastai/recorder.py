@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from cadenza.callbacks.figures import new_figure
+from cadenza.callbacks.showing.figures import new_figure
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from cadenza.training import Training
+    from cadenza.engine.trainer_state import Training
 
 
 def state_of(training: Training, *, weights_only: bool = False) -> dict[str, Any]:

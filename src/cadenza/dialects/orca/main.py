@@ -15,9 +15,9 @@ from cadenza.callback import BEHAVIOUR_NAMES, Order, in_turn
 from cadenza.dialects.adapter import Adapter, Foreign, Player, Section, overridden
 from cadenza.dialects.orca.table import DIALECT, WITHOUT_GRADIENTS
 from cadenza.dialects.table import Hook
-from cadenza.fields import FieldError
+from cadenza.engine.fields import FieldError
 from cadenza.main_callback import MainCallback, zero_grad
-from cadenza.registration import CallbackError
+from cadenza.registration.checks import CallbackError
 
 if TYPE_CHECKING:
     from cadenza.dialects.orca.runner import Runner

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from cadenza.callbacks.curve_areas import counts_by_threshold, roc_auc
+from cadenza.callbacks.measuring.ranking import counts_by_threshold, roc_auc
 from cadenza.dialects.orca.checks import invalidInputError
 
 __all__ = [

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from cadenza.callback import Callback, Order
-from cadenza.decisions import Best
 from cadenza.dialects.aitoolbox.folders import load_state, plain_state, save_state
-from cadenza.state import gradients_of
+from cadenza.history import Best
+from cadenza.resume.collect import gradients_of
 
 if TYPE_CHECKING:
     from cadenza.dialects.supergradients.session import Session

@@ -7,7 +7,7 @@ import math
 import warnings
 from typing import Any
 
-from cadenza.callbacks.early_stopping import Patience
+from cadenza.callbacks.guards.early_stopping import Patience
 from cadenza.dialects.supergradients.callback import PhaseCallback, PhaseContext
 from cadenza.dialects.supergradients.phases import Phase, as_phase
 from cadenza.dialects.supergradients.registry import register_callback

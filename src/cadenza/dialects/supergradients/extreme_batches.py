@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cadenza.callbacks.decoding import decode_boxes
+from cadenza.callbacks.showing.predictions import decode_boxes
 from cadenza.dialects.supergradients.callback import Callback, PhaseContext
 from cadenza.dialects.supergradients.metrics import update_metric
 from cadenza.dialects.supergradients.pictures import tinted, with_boxes

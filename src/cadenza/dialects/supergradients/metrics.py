@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Order
-from cadenza.callbacks.measures import top_k_accuracy
-from cadenza.callbacks.metric_states import FunctionMean, ObjectState
-from cadenza.callbacks.metrics import Group, Metrics
-from cadenza.callbacks.pass_measure import prefix_of
+from cadenza.callbacks.measuring.metric_states import FunctionMean, ObjectState
+from cadenza.callbacks.measuring.metrics import Group, Metrics
+from cadenza.callbacks.measuring.pass_measure import prefix_of
+from cadenza.callbacks.measuring.per_sample import top_k_accuracy
 from cadenza.dialects.supergradients.building import build
 from cadenza.dialects.supergradients.environment import maybe_all_reduce_tensor_average
 from cadenza.dialects.supergradients.registry import register_metric

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cadenza.callbacks.decoding import Boxes, decode_boxes
+from cadenza.callbacks.showing.predictions import Boxes, decode_boxes
 from cadenza.dialects.supergradients.callback import PhaseCallback, PhaseContext
 from cadenza.dialects.supergradients.environment import multi_process_safe
 from cadenza.dialects.supergradients.phases import Phase

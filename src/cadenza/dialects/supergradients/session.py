@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from cadenza import loop
-from cadenza.arguments import choose_device
+from cadenza._trainer_arguments import choose_device
 from cadenza.callback import Callback, Watch
 from cadenza.callbacks import Accumulate, GradientClip, PreciseBatchNorm, Precision, Progress, SubsetRun, WeightAverage
-from cadenza.callbacks.accumulate import Window
+from cadenza.callbacks.training.accumulate import Window
 from cadenza.data import length_of
 from cadenza.dialects.aitoolbox.folders import save_state
 from cadenza.dialects.supergradients.building import build

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cadenza.callbacks.export import Call, check_export
+from cadenza.callbacks.showing.export import Call, check_export
 from cadenza.dialects.supergradients.callback import Callback, PhaseContext
 from cadenza.dialects.supergradients.environment import multi_process_safe
 from cadenza.dialects.supergradients.registry import register_callback

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import cloudpickle
 from torch import distributed as dist
 
-from cadenza.distributed.launchers.relay import INTERRUPTED, Relay
+from cadenza.distributed.launchers.signal_relay import INTERRUPTED, Relay
 
 _LAST_WORDS = 15.0
 """Seconds that the others have to end by themselves when one process has ended with an error."""

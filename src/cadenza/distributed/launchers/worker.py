@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cadenza.preemption import follow_launcher
+from cadenza.resume.signals import follow_launcher
 
 
 def main(path: str, grace: float) -> int:
@@ -39,7 +39,7 @@ def call(work: bytes, begin: Callable[[], Any] = lambda: None) -> bytes:
     when they have met."""
     import cloudpickle
 
-    from cadenza.distributed.meeting import part, rest
+    from cadenza.distributed.failures.join import part, rest
     from cadenza.distributed.world import World
 
     _, fn, args = pickle.loads(work)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.callbacks.folders import checked_path
-from cadenza.callbacks.tables import Table
 from cadenza.experiment.trackers.tracker import Opening, Tracker
+from cadenza.foundation.row_files import Table
 
 
 class CSV(Tracker):

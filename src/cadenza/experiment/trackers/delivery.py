@@ -9,11 +9,11 @@ from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
-from cadenza.callbacks.background import Background
-from cadenza.checkpoint.outage import Outage
-from cadenza.experiment.masking import masked_text
+from cadenza.checkpoint.backends.outage import Outage
+from cadenza.experiment.secrets import masked_text
 from cadenza.experiment.trackers.outbox import Call, Outbox
-from cadenza.telling import warn
+from cadenza.foundation.background import Background
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.experiment.trackers.calls import Opening

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cadenza.callbacks.arguments import text
 from cadenza.experiment.media import file_name
-from cadenza.experiment.trackers.needed import ask, need, quietly
+from cadenza.experiment.trackers.import_tracker import ask, need, quietly
 from cadenza.experiment.trackers.tracker import Opening, Tracker, metrics_of
+from cadenza.foundation.arguments import text
 
 _ENDS = {"finished": "FINISHED", "failed": "FAILED"}
 _LONGEST = 5000

@@ -11,8 +11,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from cadenza.experiment.lines import LinesFile
-from cadenza.locking import is_locked
+from cadenza.experiment.jsonl_file import LinesFile
+from cadenza.foundation.locking import is_locked
 
 log = logging.getLogger("cadenza")
 AT_MOST = 10_000

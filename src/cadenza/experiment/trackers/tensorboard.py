@@ -10,7 +10,7 @@ from typing import Any
 
 from cadenza.callbacks.folders import checked_path
 from cadenza.experiment.png import png_size
-from cadenza.experiment.trackers.needed import need
+from cadenza.experiment.trackers.import_tracker import need
 from cadenza.experiment.trackers.tracker import Opening, Tracker, metrics_of
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cadenza.experiment.trackers.needed import muted, need, quietly
+from cadenza.experiment.trackers.import_tracker import muted, need, quietly
 from cadenza.experiment.trackers.tracker import Opening, Tracker, metrics_of
 
 _PROBE = 1 << 16

@@ -9,7 +9,7 @@ from typing import Any
 
 from cadenza.callbacks.folders import checked_path
 from cadenza.experiment.media import file_name
-from cadenza.experiment.trackers.needed import ask, for_now, need, quietly
+from cadenza.experiment.trackers.import_tracker import ask, for_now, need, quietly
 from cadenza.experiment.trackers.tracker import Opening, Tracker, metrics_of
 
 MODES = ("offline", "online")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from cadenza.callbacks.snapshot import give_back, keep
+from cadenza.callbacks.rates.trial_state import give_back, keep
 from cadenza.dialects.fastai.callback import Scheduler, annealing_exp
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
-from cadenza.callbacks.loaders import loader_like
-from cadenza.callbacks.oversample import balanced, class_indices
+from cadenza.callbacks.training.oversample import balanced, class_indices
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.foundation.loader_like import loader_like
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner

@@ -1,0 +1,4 @@
+"""Learning rates and batch sizes: schedules, plateaus and finders.
+
+Begin with ``schedule.py``; ``curves.py`` holds the formulas as plain functions.
+"""

@@ -1,0 +1,4 @@
+"""Stores and reads checkpoints in parts, one for each process.
+
+Begin with ``sharding.py``.
+"""

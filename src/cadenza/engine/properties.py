@@ -1,0 +1,124 @@
+"""What can be known of a run by asking it: all of it follows from its fields."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+from cadenza.engine.log_rows import Rows
+from cadenza.engine.requests import PAUSED, STOP
+from cadenza.engine.stack import Pass
+
+if TYPE_CHECKING:
+    from cadenza.callback import Callback
+    from cadenza.engine.trainer_state import Training
+    from cadenza.history import Best
+    from cadenza.main_callback import MainCallback
+    from cadenza.plan import Watched
+
+
+class Facts(Rows):
+    """The part of a run that a callback reads and that nobody sets."""
+
+    training_state: Training
+    optimizers: list[Optimizer]
+    schedulers: list[Any]
+    rank: int
+    num_epochs: int | None
+    _last_step: int
+    _held: bool
+    _ending: bool
+    _begun: bool
+    _ended: bool
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The first optimizer."""
+        return self.optimizers[0]
+
+    @property
+    def scheduler(self) -> Any:
+        """The first scheduler, or None."""
+        return self.schedulers[0] if self.schedulers else None
+
+    @property
+    def loader(self) -> Any:
+        """The loader of the pass that is open, or None."""
+        return self._pass.loader
+
+    @property
+    def batches_seen(self) -> int:
+        """How many batches the pass that is open has fetched."""
+        return self._pass.index + 1
+
+    @property
+    def num_steps(self) -> int | None:
+        """The step at which this fit ends, if it was given in steps."""
+        return None if self._last_step == sys.maxsize else self._last_step
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def training(self) -> bool:
+        """Whether the training stage plays."""
+        return self.stage == "train"
+
+    @property
+    def best(self) -> Best | None:
+        return self.training_state.best
+
+    @property
+    def watch(self) -> Watched | None:
+        """The metric that decides what is best, if there is one."""
+        return self._plan.watch
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the pass that is open lies inside an iteration of another."""
+        return sum(isinstance(frame, Pass) for frame in self._open) > 1
+
+    @property
+    def is_last_epoch(self) -> bool:
+        """Whether no epoch follows the one that is open, or that just ended."""
+        if self._asked & STOP or self.clock.steps >= self._last_step:
+            return True
+        behind = bool(self._open) and self.clock.epochs == self.epoch
+        return self.num_epochs is not None and self.clock.epochs + behind >= self.num_epochs
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the run was stopped to go on later, as when the time of a job is over."""
+        return self.stop_reason is not None and self.stop_reason.startswith(PAUSED)
+
+    @property
+    def can_save(self) -> bool:
+        return self._plan.saver is not None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether ``after_run`` was played, so that a save is the last one."""
+        return self._ending
+
+    @property
+    def holds_gradients(self) -> bool:
+        """Whether gradients of earlier batches wait for a step."""
+        return self._held
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this run has begun and not ended yet."""
+        return self._begun and not self._ended
+
+    @property
+    def callbacks(self) -> tuple[Callback, ...]:
+        """All callbacks of this run in the order in which they play."""
+        return self._plan.callbacks
+
+    @property
+    def main(self) -> MainCallback:
+        """The callback that owns the behaviours."""
+        return self._plan.main

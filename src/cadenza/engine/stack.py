@@ -1,0 +1,148 @@
+"""What is open on the stack of a run: the epoch, and the passes over loaders with the iteration open in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from cadenza.data import length_of
+from cadenza.engine.dispatch import Exits, leave
+from cadenza.engine.fields import GONE, NOTHING, UNWEIGHTED
+from cadenza.engine.requests import OF_ITERATION, OF_PASS
+from cadenza.engine.running_mean import Mean
+from cadenza.engine.verbs import NO_VERBS, Verbs
+from cadenza.foundation.module_modes import Flags, set_flags
+from cadenza.points import POINTS
+
+if TYPE_CHECKING:
+    from cadenza.plan import StageScore
+    from cadenza.run import Run
+
+END: Any = object()
+"""Stands for the batch that does not exist after the last one."""
+
+
+class Frame:
+    """A span, or a few nested ones, that is open on the run's stack."""
+
+    abandoned = False
+    closed = False
+
+    def leave(self, run: Run, error: BaseException | None) -> None:
+        """Leaves what is held around the spans, innermost first. Nothing happens the second time."""
+        raise NotImplementedError  # pragma: no cover
+
+
+class Epoch(Frame):
+    """One epoch of ``fit``."""
+
+    def __init__(self) -> None:
+        self.exits: Exits = []
+        self.trained = False
+        self.done: list[tuple[str, str | None]] = []
+
+    def leave(self, run: Run, error: BaseException | None) -> None:
+        leave(run, POINTS["around_epoch"], self.exits, error)
+
+
+class Pass(Frame):
+    """One pass of a stage over a loader, and the iteration that is open in it."""
+
+    def __init__(self, run: Run, stage: str, name: str | None) -> None:
+        self.stage = stage
+        self.training = stage == "train"
+        self.name = name
+        self.score: StageScore = run._plan.stages[stage]
+        self.prefix = f"{stage}/{name}/" if name else f"{stage}/"
+        self.exits: Exits = []
+        self.iter_exits: Exits = []
+        self.stage_iter_exits: Exits = []
+        self.loader: Any = None
+        self.feed: Any = None
+        self.beginning: dict[str, Any] | None = None
+        self.iterator: Iterator[Any] = iter(())
+        self.ahead: Any = END
+        self.exhausted = False
+        self.index = -1
+        self.iterating = False
+        self.complete = False
+        self.mean = Mean()
+        self.rounds: int | None = None
+        self.shared_rounds: int | None = None
+        self.all_have = True
+        """Whether each of many processes has a batch in this round."""
+        self.last: Any = GONE
+        self.donor: int | None = None
+        self.samples_of_all: float | None = None
+        self.seen, self.counted = [0, 0], [0, 0]
+        self.outer = put_aside(run)
+        self.flags: Flags = []
+        self.marked: tuple[int, list[int]] | None = None
+        self.resumed = run._resume is not None
+
+    def leave(self, run: Run, error: BaseException | None) -> None:
+        try:
+            leave(run, self.score.at_around_iter, self.stage_iter_exits, error)
+        finally:
+            try:
+                leave(run, POINTS["around_iter"], self.iter_exits, error)
+            finally:
+                try:
+                    leave(run, self.score.at_around_epoch, self.exits, error)
+                finally:
+                    self.restore_flags()
+
+    def is_at_end(self) -> bool:
+        """Whether the loader is known to have no further batch."""
+        length = length_of(self.feed) if self.rounds is None else self.rounds
+        return self.exhausted or (length is not None and self.index + 1 >= length)
+
+    def restore_flags(self) -> None:
+        """Brings back each module's own train or eval flag; nothing happens the second time."""
+        flags, self.flags = self.flags, []
+        set_flags(flags)
+
+
+class Outside:
+    """What stands in the place of a pass when none is open."""
+
+    iterating = False
+    index = -1
+    loader: Any = None
+    rounds: int | None = None
+    all_have = True
+    samples_of_all: float | None = None
+
+
+_OF_PASS = ("stage", "loader_name", "loss_weight", "_at", "_forwarded", "_pass", "_skipped")
+
+
+def put_aside(run: Run) -> dict[str, Any]:
+    """Takes away what belongs to the outer iteration while a nested pass goes on."""
+    outer = {
+        "fields": run._fields(),
+        "asked": run._asked & (OF_ITERATION | OF_PASS),
+        "row": run._rows["iter"],
+        "own": {name: getattr(run, name) for name in _OF_PASS},
+    }
+    run._set_fields()
+    if run._pass.iterating:
+        run._asked &= ~(OF_ITERATION | OF_PASS)
+    run._rows["iter"], run._skipped, run.loss_weight = None, NOTHING, UNWEIGHTED
+    return outer
+
+
+def take_back(run: Run, outer: dict[str, Any]) -> None:
+    run._set_fields(outer["fields"])
+    run._asked &= ~(OF_ITERATION | OF_PASS)
+    run._rows["iter"] = outer["row"]
+    for name, value in outer["own"].items():
+        setattr(run, name, value)
+    run._verbs = verbs_of(run)
+    if run._pass.iterating:
+        run._asked |= outer["asked"]
+
+
+def verbs_of(run: Run) -> Verbs:
+    """What the verbs do in the pass that is open; a new plan may have been made since it began."""
+    return run._pass.score.verbs if isinstance(run._pass, Pass) else NO_VERBS

@@ -1,0 +1,61 @@
+"""Training passes without a step: of a fit that counts steps they have no end, and in a loop of the user's own they
+mean that somebody steps past the run. And steps of such a loop that change nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cadenza.engine.requests import SKIP_BACKWARD, SKIP_BATCH, STOP
+from cadenza.foundation.warn import warn
+
+if TYPE_CHECKING:
+    from cadenza.engine.stack import Pass
+    from cadenza.run import Run
+
+ENOUGH = 100
+"""So many batches in a row without a step, and more than one pass of them, and ``steps`` is taken to be out of reach.
+Fewer would take away the first overflows of fp16 from who trains on one batch."""
+
+
+def mark_weights(run: Run, this: Pass) -> None:
+    """Notes where steps and weights stand as a training pass begins."""
+    this.marked = (run.clock.steps, _versions(run))
+
+
+def check_idle(run: Run, this: Pass) -> None:
+    """As a training pass ends: tells of steps that passed the run by, and refuses to wait for some that never come."""
+    if this.marked is None:  # it failed before its first batch
+        return
+    steps, versions = this.marked
+    if run.clock.steps != steps or run._asked & STOP:
+        run._idle = 0
+        return
+    before = run._idle
+    run._idle += this.index + 1
+    if not before and versions != _versions(run):
+        warn(
+            "the weights have changed, but the run has made no step: optimizer.step() in a loop of your own passes by "
+            "whoever plays at the step (averages, schedules), and clock.steps. Call run.step(), which steps as "
+            "on_iter_step of the main callback says"
+        )
+    if run.num_steps is not None and before and run._idle >= ENOUGH:
+        raise RuntimeError(
+            f"{run._idle} batches in a row made no step, so the {run.num_steps} steps would never be reached: all were "
+            "skipped or dropped, or a loop of your own steps without run.step()"
+        )
+
+
+def check_gradients(run: Run) -> None:
+    """In the first batch of a pass, where a loop of the user's own makes a step: tells if there is nothing for it."""
+    first = run.stage == "train" and run.clock.steps == run._began[1]
+    if not first or run._stepped_itself or run._asked & (SKIP_BATCH | SKIP_BACKWARD):
+        return
+    groups = [group["params"] for optimizer in run.optimizers for group in optimizer.param_groups]
+    if run._plan.is_default("on_iter_step") and all(one.grad is None for group in groups for one in group):
+        warn("run.step() finds no gradients, so it changes no weight; call run.backward() before it")
+
+
+def _versions(run: Run) -> list[int]:
+    """Torch counts the changes of every tensor; the first weight of each group is enough."""
+    groups = [group["params"] for optimizer in run.optimizers for group in optimizer.param_groups]
+    return [parameters[0]._version for parameters in groups if parameters and not parameters[0].is_inference()]

@@ -1,0 +1,167 @@
+"""A moment of a training: everything that shapes what it does from there on, copied to the host and put back.
+
+It is kept in tensors and plain containers only, so that a file of it can be read without running code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cadenza.callback import Callback, Order
+from cadenza.data import length_of
+from cadenza.engine.stack import Pass
+from cadenza.foundation.rng import rng_state, set_rng_state
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+class CannotKeep(TypeError):
+    """Something on the way is neither a tensor nor a plain value."""
+
+
+# Copies on the host -------------------------------------------------------------------------------------------------
+
+
+def to_host(value: Any, what: str = "this", into: Any = None) -> Any:
+    """A copy of ``value`` on the host. A copy from a device is only queued: wait for the device before reading it.
+
+    ``into`` is an earlier copy that is no longer needed; tensors of the same form are written into its memory, which
+    costs a fraction of new memory.
+
+    >>> to_host({"x": [torch.ones(2), 3]})
+    {'x': [tensor([1., 1.]), 3]}
+    """
+    if isinstance(value, Tensor):
+        value = value.detach()
+        if isinstance(into, Tensor) and into.shape == value.shape and into.dtype == value.dtype:
+            return into.copy_(value, non_blocking=True)
+        return value.clone() if value.device.type == "cpu" else value.to("cpu", non_blocking=True)
+    if isinstance(value, Counter):  # the milestones of a scheduler
+        return Counter(value)
+    if isinstance(value, Mapping):
+        old = into if isinstance(into, Mapping) else {}
+        return {to_host(k, what): to_host(inner, f"{what}[{k!r}]", old.get(k)) for k, inner in value.items()}
+    if type(value) in (list, tuple):
+        olds = into if type(into) is type(value) and len(into) == len(value) else [None] * len(value)
+        parts = enumerate(zip(value, olds, strict=True))
+        return type(value)(to_host(inner, f"{what}[{index}]", old) for index, (inner, old) in parts)
+    if isinstance(value, _PLAIN):
+        return value
+    raise CannotKeep(f"{what} is a {type(value).__name__}, and only tensors and plain values can be kept")
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in nested dicts, lists and tuples."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from tensors_in(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from tensors_in(inner)
+
+
+def same_draws(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether torch has drawn nothing between two moments."""
+    return all(name in one and torch.equal(one[name], other[name]) for name in ("torch", "cuda") if name in other)
+
+
+def plain_rng(state: dict[str, Any] | None) -> dict[str, Any] | None:
+    if state is None or "numpy" not in state:
+        return state
+    name, keys, *rest = state["numpy"]
+    return {**state, "numpy": (name, keys.tolist(), *rest)}
+
+
+def restore_rng(state: dict[str, Any], device: torch.device) -> None:
+    """Sets all generators as a tape keeps them."""
+    if "numpy" in state:
+        import numpy
+
+        name, keys, *rest = state["numpy"]
+        state = {**state, "numpy": (name, numpy.array(keys, dtype=numpy.uint32), *rest)}
+    set_rng_state(state, device)
+
+
+# A moment -----------------------------------------------------------------------------------------------------------
+
+
+def capture(run: Run, into: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that shapes what a training does from here on. ``into`` is an earlier moment that is let go of."""
+    module, before = run.module, into.get
+    return {
+        "rng": rng_state(run.device),
+        "tensors": to_host(dict(_tensors(module)), "the model", before("tensors")),
+        "frozen": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
+        "training": {name: inner.training for name, inner in module.named_modules()},
+        "gradients": to_host(
+            {name: p.grad for name, p in module.named_parameters() if p.grad is not None},
+            "a gradient",
+            before("gradients"),
+        ),
+        "optimizers": to_host(
+            [optimizer.state_dict() for optimizer in run.optimizers], "an optimizer", before("optimizers")
+        ),
+        "schedulers": [to_host(scheduler.state_dict(), "a scheduler") for scheduler in run.schedulers],
+        # The state of a scaler cannot be had without waiting for the device.
+        "scaler": None if run.scaler is None else to_host(run.scaler.state_dict(), "the scaler"),
+        "callbacks": {
+            c.name: to_host(c.state_dict(), c.name, before("callbacks", {}).get(c.name))
+            for c in run.callbacks
+            if plays_again(c)
+        },
+        "clock": run.clock.state_dict(),
+        "num_epochs": run.num_epochs,
+        "last_step": run._last_step,
+        "length": length_of(run._pass.loader) if isinstance(run._pass, Pass) else None,
+    }
+
+
+def restore(run: Run, moment: dict[str, Any], callbacks: tuple[Callback, ...] = ()) -> None:
+    """Puts a training back to ``moment``."""
+    module = run.module
+    with torch.no_grad():
+        here = dict(_tensors(module))
+        if here.keys() != moment["tensors"].keys():
+            odd = sorted(here.keys() ^ moment["tensors"].keys())
+            raise ValueError(f"this is not the model of the replay file: they differ in {', '.join(odd[:5])}")
+        for name, tensor in here.items():
+            tensor.copy_(moment["tensors"][name])
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name not in moment["frozen"])
+        gradient = moment["gradients"].get(name)
+        parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
+    for name, inner in module.named_modules():
+        inner.training = moment["training"].get(name, inner.training)
+    for part, saved in ((run.optimizers, moment["optimizers"]), (run.schedulers, moment["schedulers"])):
+        for one, state in zip(part, saved, strict=True):
+            one.load_state_dict(to_host(state))  # a copy: what is loaded is changed in place later
+    if moment["scaler"] is not None and run.scaler is not None:
+        run.scaler.load_state_dict(moment["scaler"])
+    for callback in callbacks:
+        if callback.name in moment["callbacks"]:
+            callback.load_state_dict(to_host(moment["callbacks"][callback.name]))
+    run.clock.load_state_dict(moment["clock"])
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and all buffers by name, those too that a state dict leaves out."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def plays_again(callback: Callback) -> bool:
+    """Whether a callback takes part when a stretch is played again: those who measure, report and save do not, unless
+    they set a learning rate by what they measure."""
+    inner = getattr(callback, "callback", callback)  # what a When limits
+    shapes = callback.order < Order.MEASURE or any(owned.startswith("lr") for owned in callback.owns)
+    return shapes and getattr(inner, "replayed", True) and not hasattr(callback, "save")

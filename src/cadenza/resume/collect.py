@@ -1,0 +1,243 @@
+"""Everything that shapes the future of a run, as one tree of tensors and plain values.
+
+``collect`` is called at a safe point: between two training iterations, between two epochs, after the run, or after an
+evaluation of the epoch was broken off. Then the tree holds the state at the beginning of that evaluation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from cadenza.data import Feed
+from cadenza.engine.requests import BIT
+from cadenza.engine.stack import Epoch, Pass
+from cadenza.foundation.rng import pack_rng, rng_state
+from cadenza.resume.global_batch import step_of
+from cadenza.resume.optimizer_groups import describe
+from cadenza.resume.plain_state import encoded
+
+if TYPE_CHECKING:
+    from cadenza.run import Run
+
+_SMALL = 1 << 16
+
+
+def collect(run: Run) -> dict[str, Any]:
+    """The state of ``run``. Its tensors are those of the run: copy them before it goes on.
+
+    Under many processes all of them must call this. Rank 0 gets the state of all, the others what they gave to it. What
+    is spread stays so if there is a ``crew_of`` the run.
+    """
+    state = collect_here(run)
+    return state if run._ensemble is None else run._ensemble.collected(run, state)
+
+
+def crew_of(run: Run) -> Any:
+    """Who saves together, if each process stores its own part of a checkpoint; None if rank 0 stores all of it."""
+    return None if run._ensemble is None else run._ensemble.crew
+
+
+def collect_here(run: Run) -> dict[str, Any]:
+    """The state of ``run`` as this process has it."""
+    began = _evaluation(run)
+    now = beginning(run) if began is None else began
+    model, criterion, buffers = _modules(run, now["buffers"])
+    return {
+        "model": model,
+        "criterion": criterion,
+        "buffers": buffers,
+        "optimizers": [optimizer.state_dict() for optimizer in run.optimizers],
+        "groups": describe(run),
+        "schedulers": [encoded(scheduler.state_dict()) for scheduler in run.schedulers],
+        "gradients": gradients_of(run),
+        "clock": run.clock.state_dict(),
+        "history": run.history.state_dict(now["rows"]),
+        "best": None if run.best is None else asdict(run.best),
+        "fit": {"epochs": run._began[0], "steps": run._began[1], "until_epoch": run.num_epochs, "until": run.num_steps},
+        "cadences": {interval: cadence.passed for interval, cadence in run._cadences.items()},
+        "ended": run.stop_reason or "" if run._ending and not run.is_paused else None,
+        "stop_reason": run.stop_reason,
+        "metrics": now["metrics"],
+        "callbacks": now["callbacks"],
+        "rng": now["rng"],
+        "feeds": now["feeds"],
+        "store": {name: value for name, value in run.store.items() if is_tree(value)},
+        "position": position_of(run, now),
+        "asked": now["asked"],
+        "waiting": [] if began is not None or run._ensemble is None else run._ensemble.waiting(run),
+        "step": step_of(run),
+    }
+
+
+def unmet(run: Run) -> list[str]:
+    """What was asked and is acted on only after this save: the end of the epoch or of the run, no validation. A paused
+    run is not asked to stop again."""
+    names = ("end_epoch", "skip_validation") if run.is_paused else ("end_epoch", "skip_validation", "stop")
+    return [name for name in names if run._asked & BIT[name]]
+
+
+def beginning(run: Run) -> dict[str, Any]:
+    """What an evaluation changes, and what was asked before it, as it is now: what is asked in it is asked again, since
+    it is made again. Small tensors are copied, large ones belong to what does not change."""
+    row = run._rows["epoch"]
+    return {
+        "asked": unmet(run),
+        "rows": len(run.history),
+        "row": None if row is None else dict(row),
+        "metrics": dict(run.metrics),
+        "callbacks": {callback.name: _kept(state) for callback in run.callbacks if (state := callback.state_dict())},
+        "rng": pack_rng(rng_state(run.device)),
+        "feeds": feeds_of(run),
+        "buffers": {name: _kept(buffer) for name, buffer in _buffers(run).items()},
+    }
+
+
+def _modules(run: Run, buffers: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
+    """The state dicts of model and criterion with ``buffers``, and of those what the state dicts leave out because it
+    was registered with ``persistent=False``."""
+    states = {"model": run.module.state_dict(), "criterion": {}}
+    if isinstance(run.criterion, nn.Module):
+        states["criterion"] = run.criterion.state_dict()
+    hidden: dict[str, Tensor] = {}
+    for path, buffer in buffers.items():
+        part, _, name = path.partition(".")
+        if name in states[part]:
+            states[part][name] = buffer
+        else:
+            hidden[path] = buffer
+    return states["model"], states["criterion"], hidden
+
+
+def _buffers(run: Run) -> dict[str, Tensor]:
+    """All buffers of model and criterion, by "model." or "criterion." and their names."""
+    parts = [("model", run.module), *([("criterion", run.criterion)] if isinstance(run.criterion, nn.Module) else [])]
+    return {f"{part}.{name}": buffer for part, module in parts for name, buffer in module.named_buffers()}
+
+
+def load_buffers(model: nn.Module, criterion: object, buffers: dict[str, Tensor], device: torch.device) -> None:
+    """Restores buffers that the state dicts leave out. One that has another shape now, or none, is replaced."""
+    for path, saved in buffers.items():
+        part, _, name = path.partition(".")
+        place, _, last = name.rpartition(".")
+        owner = model if part == "model" else criterion
+        module = dict(owner.named_modules()).get(place) if isinstance(owner, nn.Module) else None
+        if module is None:  # it is no longer part of the model, and had no weights
+            continue
+        now = getattr(module, last, None)
+        if isinstance(now, Tensor) and now.shape == saved.shape and now.dtype == saved.dtype:
+            with torch.no_grad():
+                now.copy_(saved)
+        else:
+            module.register_buffer(last, saved.to(device, copy=True), persistent=False)
+
+
+def feeds_of(run: Run) -> dict[str, Any]:
+    """Where each loader stands: the one of the training pass that is open after so many batches, the others between
+    two passes."""
+    states = dict(run._feed_states)
+    for key, (_, feed) in run._feeds.items():
+        if isinstance(feed, Feed):
+            inside = isinstance(run._pass, Pass) and run._pass.feed is feed and run._pass.training
+            states[key] = feed.state_dict(_consumed(run, feed) if inside else None)
+    return states
+
+
+def unresumable(run: Run) -> list[str]:
+    """Why the pass that is open cannot be resumed from a save made now, with what to do; empty if it can."""
+    feed = run._pass.feed if isinstance(run._pass, Pass) and run._pass.training else None
+    reason = feed.why_not_resumable() if isinstance(feed, Feed) else None
+    return [] if reason is None else [reason]
+
+
+def _consumed(run: Run, feed: Feed) -> int:
+    """The batches of the pass that this process had; it may have gone along in more rounds, without a batch."""
+    rounds = run._pass.index + 1
+    ended = isinstance(run._pass, Pass) and run._pass.exhausted and run._ensemble is not None
+    return min(rounds, getattr(feed, "inner", feed).read) if ended else rounds
+
+
+def _evaluation(run: Run) -> dict[str, Any] | None:
+    """How things were when the evaluation that is open began; None if none is."""
+    outermost = next((frame for frame in run._open if isinstance(frame, Pass)), None)
+    return None if outermost is None else outermost.beginning
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone() if value.numel() <= _SMALL else value
+    if isinstance(value, dict):
+        return {key: _kept(inner) for key, inner in value.items()}
+    return [_kept(inner) for inner in value] if isinstance(value, list) else value
+
+
+def position_of(run: Run, now: dict[str, Any]) -> dict[str, Any] | None:
+    """Where in the epoch the run stands; None between two epochs."""
+    if not run._open:
+        return None
+    row = run._rows["epoch"]
+    position: dict[str, Any] = {
+        "trained": run._epoch.trained,
+        "done": [list(one) for one in run._epoch.done],
+        "first_row": run._first_row_of_epoch,
+        "row": None if row is None else next(i for i, one in enumerate(run.history.rows) if one is row),
+        "row_values": now["row"],
+        "pass": None,
+    }
+    this = run._open[-1]
+    if isinstance(this, Pass) and this.training:
+        position["pass"] = {
+            "consumed": this.index + 1,
+            "mean": this.mean.state_dict(),
+            "held": run._held,
+        }
+        if run._ensemble is not None:
+            position["pass"].update(seen=list(this.seen), counted=list(this.counted))
+    return position
+
+
+def gradients_of(run: Run) -> dict[str, Tensor]:
+    """Gradients that wait for a step, by the names of their parameters; none in an ordinary training."""
+    return {name: p.grad for name, p in run.module.named_parameters() if p.grad is not None}
+
+
+def is_tree(value: Any) -> bool:
+    """Whether ``value`` is made of tensors and plain values alone, so that a checkpoint can hold it."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str | int) and is_tree(inner) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(is_tree, value))
+    return value is None or isinstance(value, bool | int | float | str | Tensor)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two trees hold the same values, to the last bit.
+
+    >>> alike({"a": [torch.ones(2), 1]}, {"a": [torch.ones(2), 1]}), alike({"a": 1}, {"a": 2})
+    (True, False)
+    """
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        same_form = one.shape == other.shape and one.dtype == other.dtype
+        same_form = same_form and hasattr(one, "to_local") == hasattr(other, "to_local")
+        return same_form and torch.equal(_bits(one), _bits(other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(alike(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return bool(one == other or (one != one and other != other))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """As bytes, in which a NaN equals itself and zero differs from minus zero."""
+    here = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    plain = here.detach().cpu().contiguous()
+    return plain if plain.numel() == 0 else plain.reshape(-1).view(torch.uint8)
+
+
+def mark_beginning(run: Run, this: Pass) -> None:
+    """An evaluation between training and the end of the epoch begins: what would be saved is kept."""
+    if run.mode == "fit" and run._plan.saver is not None and isinstance(run._open[-1], Epoch):
+        this.beginning = beginning(run)

@@ -1,0 +1,182 @@
+"""What each process has of its own in a state: its random numbers, its place in the data, its share of a mean.
+
+A state of many processes is that of rank 0, and beside it, under ``"ranks"``, for each process what differs there. What
+is the same everywhere, such as the weights, is there once.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cadenza.foundation.fingerprint import fingerprint, fingerprints
+from cadenza.foundation.rng import pack_rng, rng_kept, rng_state, seed_everything
+
+OWN = ("rng", "feeds", "clock", "waiting")
+"""Parts of a state that each process has of its own."""
+COMPARED = ("callbacks", "metrics", "store", "model", "buffers")
+"""Parts of a state whose entries are looked at one by one: those that are as on rank 0 are not stored again."""
+
+
+def compared(state: dict[str, Any], buffers: set[str]) -> dict[str, dict[str, str]]:
+    """A short text for each entry that may differ between processes, to be compared with that of rank 0."""
+    parts = {name: state[name] for name in COMPARED if name != "model"}
+    parts["model"] = {name: value for name, value in state["model"].items() if name in buffers}
+    return {name: fingerprints(part) for name, part in parts.items()}
+
+
+def own_part(state: dict[str, Any], mine: dict[str, dict[str, str]], main: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """What this process has that rank 0 has not, as plain values and tensors on the host."""
+    inside = state["position"] and state["position"]["pass"]
+    part: dict[str, Any] = {name: state[name] for name in OWN}
+    part["pass"] = {name: inside[name] for name in ("mean", "seen", "counted")} if inside else None
+    part["differs"], part["lacks"] = {}, {}
+    for section in COMPARED:
+        own, theirs = mine[section], main[section]
+        part["differs"][section] = {name: state[section][name] for name, one in own.items() if theirs.get(name) != one}
+        part["lacks"][section] = sorted(theirs.keys() - own.keys())
+    kept: dict[str, Any] = on_host(part)
+    return kept
+
+
+def on_host(tree: Any) -> Any:
+    """``tree`` with its tensors in main memory."""
+    if isinstance(tree, Tensor):
+        return tree.detach().cpu()
+    if isinstance(tree, dict):
+        return {key: on_host(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)([on_host(value) for value in tree])
+    return tree
+
+
+# Going on -----------------------------------------------------------------------------------------------------------
+
+
+def saved_size(state: dict[str, Any]) -> int:
+    """With how many processes ``state`` was saved."""
+    return len(state.get("ranks") or [None])
+
+
+def part_for(state: dict[str, Any], rank: int, size: int) -> dict[str, Any] | None:
+    """What ``rank`` of ``size`` processes takes in the place of what rank 0 saved; None if nothing."""
+    parts = state.get("ranks") or [None]
+    if len(parts) == size:
+        if rank and parts[rank] is None:
+            raise ValueError(
+                f"the checkpoint was saved with {size} processes, but what rank {rank} had of its own (random numbers, "
+                "its place in the data) is not in it, so it would not go on as it was: go on from another one"
+            )
+        return parts[rank]  # type: ignore[no-any-return]
+    return _moved(state, parts, rank)
+
+
+def taken_by(state: dict[str, Any], rank: int, size: int) -> dict[str, Any]:
+    """The state as ``rank`` of ``size`` processes takes it."""
+    return with_part(shared(state), part_for(state, rank, size))
+
+
+def shared(state: dict[str, Any]) -> dict[str, Any]:
+    """What all processes get, and with how many it was saved."""
+    return {**{name: value for name, value in state.items() if name != "ranks"}, "saved_with": saved_size(state)}
+
+
+def with_part(state: dict[str, Any], part: dict[str, Any] | None) -> dict[str, Any]:
+    """The state as the process has it whose part is given."""
+    state = dict(state)
+    if part is None:
+        return state
+    for name in OWN:
+        if name in part:  # the oldest checkpoints have nothing that waits
+            state[name] = part[name]
+    for section in part["lacks"]:  # a checkpoint of an earlier version has fewer
+        merged = copy.copy(state[section])  # of the model with what is noted about versions of its modules
+        for name in part["lacks"][section]:
+            merged.pop(name, None)
+        merged.update(part["differs"][section])
+        state[section] = merged
+    if part["pass"] is not None:
+        position = state["position"]
+        state["position"] = {**position, "pass": {**position["pass"], **part["pass"]}}
+    return state
+
+
+# With another number of processes -----------------------------------------------------------------------------------
+
+
+def _moved(state: dict[str, Any], parts: list[Any], rank: int) -> dict[str, Any]:
+    """What rank 0 saved, with random numbers of one's own, the whole mean on rank 0 and none elsewhere; of callbacks
+    that differ what the process of the same rank had."""
+    known = parts[rank] if 0 < rank < len(parts) else None
+    differing = {
+        name for part in parts if part for name in (*part["differs"]["callbacks"], *part["lacks"]["callbacks"])
+    }
+    differs: dict[str, Any] = {section: {} for section in COMPARED}
+    lacks: dict[str, Any] = {section: [] for section in COMPARED}
+    if known is not None:
+        differs["callbacks"], lacks["callbacks"] = known["differs"]["callbacks"], known["lacks"]["callbacks"]
+    elif rank:
+        lacks["callbacks"] = sorted(differing)
+    own = known["rng"] if known is not None else state["rng"] if rank == 0 else _another(state["rng"], rank)
+    feeds = {name: {**feed, "moved": len(parts)} for name, feed in state["feeds"].items()}
+    moved = {"rng": own, "feeds": feeds, "clock": state["clock"], "differs": differs, "lacks": lacks}
+    return {**moved, "waiting": _waiting(state, parts, rank), "pass": _gathered_mean(state, parts, rank)}
+
+
+def _waiting(state: dict[str, Any], parts: list[Any], rank: int) -> list[Any]:
+    """Rank 0 asks for what one process is enough for, whoever it was, and what it asked itself; what all must ask is
+    asked anew."""
+    if rank:
+        return []
+    theirs = [one for part in parts if part for one in part.get("waiting", ()) if one[1] == "any"]
+    return [*(one for one in state.get("waiting", ()) if one[1] != "all"), *theirs]
+
+
+def _gathered_mean(state: dict[str, Any], parts: list[Any], rank: int) -> dict[str, Any] | None:
+    inside = state["position"] and state["position"]["pass"]
+    if not inside:
+        return None
+    counted = inside.get("counted", [0, 0])
+    if rank:
+        empty: dict[str, Any] = {"losses": [], "weights": [], "total": None, "weight": 0}
+        return {"mean": empty, "seen": [0, 0], "counted": counted}
+    every = [inside, *(part["pass"] for part in parts if part)]
+    losses = [loss for one in every for loss in one["mean"]["losses"]]
+    weights = [weight for one in every for weight in one["mean"]["weights"]]
+    totals = [one["mean"]["total"] for one in every if one["mean"]["total"] is not None]
+    mean = {"losses": losses, "weights": weights, "total": sum(totals) if totals else None}
+    mean["weight"] = sum(one["mean"]["weight"] for one in every)
+    seen = [sum(one.get("seen", [0, 0])[place] for one in every) for place in range(2)]
+    return {"mean": mean, "seen": seen, "counted": counted}
+
+
+def _another(rng: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Random numbers for a process that was not there: they follow from those of rank 0 and its own rank."""
+    seed = int(hashlib.blake2b(f"{fingerprint(rng)}/{rank}".encode(), digest_size=4).hexdigest(), 16)
+    with rng_kept():
+        seed_everything(seed)
+        made = pack_rng(rng_state())
+    if "cuda" in rng:
+        made["cuda"] = rng["cuda"].clone()
+        made["cuda"][:8] = torch.tensor(list(seed.to_bytes(8, "little")), dtype=torch.uint8)  # then comes an offset
+    return made
+
+
+def warn_of_move(state: dict[str, Any], size: int) -> None:
+    """Says what a change of the number of processes costs."""
+    parts = [part for part in state.get("ranks") or [] if part]
+    names = sorted({name for part in parts for name in part["differs"]["callbacks"]})
+    inside = state["position"] is not None
+    what = f"; what {', '.join(names)} had gathered in this epoch is not complete" if names and inside else ""
+    before = saved_size(state)
+    processes = "process" if before == 1 else "processes"
+    warnings.warn(
+        f"the run was saved with {before} {processes} and goes on with {size}: every sample is seen once, but "
+        f"random numbers are other ones{what}",
+        stacklevel=2,
+    )

@@ -1,0 +1,287 @@
+"""How a run takes back what ``state.collect`` saved, so that it goes on as if it had never been interrupted.
+
+The state is loaded before ``before_run``, so that every callback finds things as they were. The points that open the
+run, the epoch and the pass are then played as ever; what their players changed is set right again at the place where
+the run stood.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from cadenza.engine.open_loader import restore_unread
+from cadenza.engine.requests import BIT, SKIP_VALIDATION
+from cadenza.foundation.rng import set_rng_state, unpack_rng
+from cadenza.foundation.warn import warn
+from cadenza.history import Best
+from cadenza.resume.collect import alike, load_buffers
+from cadenza.resume.global_batch import accumulating, keep_step
+from cadenza.resume.optimizer_groups import accept_known_groups, restore_groups
+from cadenza.resume.plain_state import decoded
+
+if TYPE_CHECKING:
+    from cadenza.callback import Callback
+    from cadenza.engine.stack import Pass
+    from cadenza.run import Run
+
+log = logging.getLogger("cadenza")
+
+
+class Resume:
+    """A saved state on its way into a run, until the run stands where it was saved."""
+
+    def __init__(self, state: dict[str, Any], name: str = "") -> None:
+        self.state = state
+        self.name = name
+        self.position: dict[str, Any] | None = state["position"]
+        self.done = [tuple(one) for one in self.position["done"]] if self.position else []
+        self._undo: list[Callable[[], None]] = []
+
+    # Before the run begins ------------------------------------------------------------------------------------------
+
+    def limit(self, run: Run, epochs: int | None, steps: int | None) -> None:
+        """Epochs and steps are the interrupted fit's total, counted from where that began."""
+        fit = self.state["fit"]
+        run._began = (fit["epochs"], fit["steps"])
+        run.num_epochs = None if epochs is None else fit["epochs"] + epochs
+        run._last_step = sys.maxsize if steps is None else fit["steps"] + steps
+
+    def is_finished(self, run: Run) -> bool:
+        """Whether nothing is left to train: the saved run had ended, and no more is wanted of it now than then; or it
+        was saved past the end of this fit, inside a later and longer one of the same script."""
+        clock = self.state["clock"]
+        started = clock["epochs"] + (self.position is not None)
+        if clock["steps"] > run._last_step or (run.num_epochs is not None and started > run.num_epochs):
+            return True
+        if self.state["ended"] is None:
+            return False
+        reached = run.num_epochs is not None and clock["epochs"] >= run.num_epochs
+        return self._is_as_long(run) or reached or clock["steps"] >= run._last_step
+
+    def _is_as_long(self, run: Run) -> bool:
+        fit = self.state["fit"]
+        return (run.num_epochs, run.num_steps) == (fit["until_epoch"], fit["until"])
+
+    def load(self, run: Run, callbacks: Sequence[Callback]) -> None:
+        """Restores everything but the place in the epoch."""
+        if "groups" in self.state:  # a checkpoint of an earlier version has none
+            restore_groups(run, self.state["groups"], self.state["optimizers"])
+        self._undo = [accept_known_groups(optimizer) for optimizer in run.optimizers]
+        state = self.state = run.training_state.strategy.taken(run, self.state)
+        self._load_model(run)
+        if isinstance(run.criterion, nn.Module):
+            run.criterion.load_state_dict(state["criterion"])
+        _load_each("optimizer", run.optimizers, state["optimizers"], load_optimizer)
+        _load_each("scheduler", run.schedulers, state["schedulers"], _load_scheduler)
+        run.clock.load_state_dict(state["clock"])
+        run.history.load_state_dict(state["history"])
+        if self.position is not None and self.position["row"] is not None:
+            run.history.rows[self.position["row"]].complete = False  # the epoch that was open goes on with it
+        run.store.update(state["store"])
+        run._feed_states = dict(state["feeds"])
+        for interval, passed in state.get("cadences", {}).items():
+            run.cadence(interval).passed = passed
+        run.training_state.best = None if state["best"] is None else Best(**state["best"])
+        run.training_state.stop_reason = state.get("stop_reason")
+        run.training_state.seeded = True
+        run.training_state.step = state.get("step")
+        run.metrics.clear()
+        run.metrics.update(state["metrics"])
+        run.epoch = run.clock.epochs
+        _load_callbacks(callbacks, state["callbacks"])
+        self._keep_step(run, callbacks)
+
+    def _load_model(self, run: Run) -> None:
+        try:
+            run.module.load_state_dict(self.state["model"])
+        except RuntimeError as error:
+            error.add_note(
+                f"cadenza: the checkpoint {self.name} is of another model than this trainer's. To begin a new training "
+                "with those weights that fit, leave resume out and add the callback Load(path, strict=False)"
+            )
+            raise
+        load_buffers(run.module, run.criterion, self.state.get("buffers", {}), run.device)
+
+    def load_ended(self, run: Run, callbacks: Sequence[Callback]) -> None:
+        """Leaves everything as the run that had ended left it, its loaders and random numbers too."""
+        self.load(run, callbacks)
+        self.leave(run)
+
+    def leave(self, run: Run) -> None:
+        """A run that does not open the epoch in which it was saved leaves its loaders and random numbers as saved."""
+        self.release()
+        restore_unread(run)
+        self.set_rng(run)
+
+    def release(self) -> None:
+        """The run is open, or will not be: adding a parameter group twice is an error again."""
+        for undo in self._undo:
+            undo()
+        self._undo = []
+
+    def _keep_step(self, run: Run, callbacks: Sequence[Callback]) -> None:
+        """With another number of processes a step still sees as many samples; so it does in runs after that."""
+        saved, before = self.state.get("step"), self.state.get("saved_with", run.world_size)
+        if saved is None or not (saved["adapted"] or before != run.world_size):
+            return
+        keep_step(run, callbacks, saved, before)
+        owner = accumulating(callbacks)
+        if owner is not None and owner.name in self.state["callbacks"]:
+            self.state["callbacks"] = {**self.state["callbacks"], owner.name: owner.state_dict()}
+
+    # While it opens its spans ---------------------------------------------------------------------------------------
+
+    def reopen_epoch(self, run: Run) -> None:
+        """The epoch that was open goes on with its row and with what was done in it."""
+        if self.position is None:
+            return
+        run._first_row_of_epoch = self.position["first_row"]
+        run._epoch.trained = self.position["trained"]
+        run._epoch.done = [*self.done]
+        if self.position["row"] is not None:
+            run._rows["epoch"] = run.history.rows[self.position["row"]]
+        if "skip_validation" in self.state.get("asked", ()):
+            run._asked |= SKIP_VALIDATION  # now: if training was done, the validation is what would be opened next
+
+    def skips(self, run: Run, stage: str, name: str | None) -> bool:
+        """Whether this pass was done in the epoch before the run was interrupted."""
+        if (stage, name) not in self.done:
+            return False
+        self.done.remove((stage, name))
+        return True
+
+    def reopen_pass(self, run: Run, this: Pass) -> None:
+        """The training pass goes on after the batches that were consumed."""
+        inside = self.position["pass"] if self.position else None
+        if inside is None or not this.training:
+            return
+        this.index = inside["consumed"] - 1
+        this.mean.load_state_dict(inside["mean"], run.device)
+        if run._ensemble is not None and "seen" in inside:
+            this.seen, this.counted = list(inside["seen"]), list(inside["counted"])
+
+    def set_rng(self, run: Run) -> None:
+        set_rng_state(unpack_rng(self.state["rng"]), run.device)
+
+    def arrive(self, run: Run) -> None:
+        """The run stands where it was saved: whatever its callbacks did on the way is set right. This ends the
+        resuming."""
+        run._resume = None
+        self.release()
+        inside = self.position["pass"] if self.position else None
+        run.module.load_state_dict(self.state["model"])
+        load_buffers(run.module, run.criterion, self.state.get("buffers", {}), run.device)
+        gradients = self.state["gradients"]
+        for name, parameter in run.module.named_parameters():
+            gradient = gradients.get(name)
+            parameter.grad = None if gradient is None else gradient.to(parameter.device)
+        run._held = bool(inside["held"] if inside else run._carries and gradients)
+        run.metrics.clear()
+        run.metrics.update(self.state["metrics"])
+        self._set_row(run)
+        for callback in run.callbacks:
+            saved = self.state["callbacks"].get(callback.name)
+            if saved is not None and not alike(callback.state_dict(), saved):
+                log.debug("%s changed its state while the run was opened; it gets the saved one again", callback.name)
+                callback.load_state_dict(saved)
+        self._ask_again(run)
+        self.set_rng(run)
+
+    def _ask_again(self, run: Run) -> None:
+        """What was asked at the place of the save is still to be done; not a stop of a run that is now to be longer."""
+        for name in self.state.get("asked", ()):
+            if name != "stop":
+                run._asked |= BIT[name]
+            elif self._is_as_long(run):
+                run._asked |= BIT[name]
+                run.stop_reason = self.state["stop_reason"]
+        for request, rule, reason in self.state.get("waiting", ()):  # what not all processes had agreed on
+            if run._ensemble is not None:
+                run._ensemble.agreement.wait_again(request, rule, reason)
+            elif request != "stop":
+                run._asked |= BIT[request]
+            else:
+                run.stop(reason)
+
+    def _set_row(self, run: Run) -> None:
+        row = run._rows["epoch"]
+        if self.position is not None and row is not None and self.position["row"] is not None:
+            row.clear()
+            row.update(self.position["row_values"])
+
+
+class Found(Protocol):
+    """A checkpoint that was found."""
+
+    @property
+    def state(self) -> dict[str, Any]: ...
+    @property
+    def name(self) -> str: ...
+
+
+def find(resume: Any, callbacks: Sequence[Callback], experiment: Any, apart: Any = None) -> Found | None:
+    """The checkpoint that ``resume`` means: with "auto" the newest of the callback that saves, or None if there is none
+    yet; else the newest in a folder, or that in the folder itself. ``apart`` is given by processes that each take their
+    part of it."""
+    saver: Any = next((callback for callback in callbacks if "save" in callback.owns), None)
+    if resume == "auto":
+        if saver is None:
+            raise ValueError('resume="auto" goes on from what Checkpoint saved, but there is no such callback')
+        found: Found | None = saver.newest(experiment, apart)
+        return found
+    if not isinstance(resume, str | PathLike):
+        raise TypeError(f'resume is "auto" or the path of a checkpoint, not {type(resume).__name__}')
+    from cadenza.checkpoint import read_at
+
+    return read_at(resume, apart=apart)
+
+
+def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Loads ``state`` without torch's cast of what is kept in another precision than the weights."""
+    missing, expected = [], set(optimizer.defaults) - {"differentiable"}  # which torch adds when something is loaded
+    try:
+        optimizer.load_state_dict(state)
+    except KeyError as error:  # the kinds of two optimizers are compared elsewhere, if the checkpoint names them
+        missing.append(str(error.args[0]))
+    missing += sorted({name for group in optimizer.param_groups for name in expected if name not in group})
+    if missing:
+        raise ValueError(
+            f"the checkpoint holds the state of another kind of optimizer than {type(optimizer).__name__}: it has no "
+            f"{', '.join(missing)}. Resume with the optimizer that it was saved with; to begin a new training with its "
+            "weights, leave resume out and add the callback Load(path)"
+        )
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, saved in state["state"].items():
+        loaded = optimizer.state[parameters[int(index)]]
+        for name, value in saved.items():
+            if isinstance(value, Tensor) and loaded[name].dtype != value.dtype:
+                loaded[name] = value.to(loaded[name].device)
+
+
+def _load_scheduler(scheduler: Any, state: Any) -> None:
+    scheduler.load_state_dict(decoded(state, scheduler.state_dict()))
+
+
+def _load_each(what: str, objects: list[Any], states: list[Any], load: Any) -> None:
+    if len(objects) != len(states):
+        raise ValueError(f"the checkpoint holds {len(states)} {what}s, this trainer has {len(objects)}")
+    for one, state in zip(objects, states, strict=True):
+        load(one, state)
+
+
+def _load_callbacks(callbacks: Sequence[Callback], states: dict[str, Any]) -> None:
+    known = {callback.name: callback for callback in callbacks}
+    for name in states.keys() - known.keys():
+        warn(f"the checkpoint holds the state of a callback {name!r}, which this trainer does not have")
+    for name, callback in known.items():
+        if name in states:
+            callback.load_state_dict(states[name])
+        elif callback.state_dict():
+            log.info("the checkpoint holds no state of %s, which begins anew", name)
