@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch.nn import Module
@@ -20,6 +18,7 @@ from cadenza.execution.executor import Executor
 from cadenza.execution.options import Execution
 from cadenza.execution.step import needs_closure
 from cadenza.foundation.warn import warn
+from cadenza.history import Watched
 from cadenza.main_callback import MainCallback
 from cadenza.points import BEHAVIOURS, POINTS, STAGES, Kind, Point
 from cadenza.registration.checks import CallbackError, check_callback, check_together
@@ -34,18 +33,6 @@ _open: list[weakref.ref[Run]] = []
 
 _trained_with: dict[int, tuple[weakref.ref[Callback], weakref.ref[Module]]] = {}
 """The model that a callback with a state was last trained with, by the identity of the callback."""
-
-
-@dataclass(frozen=True)
-class Watched:
-    """The one metric that decides what is best."""
-
-    name: str
-    mode: str
-    who: str
-
-    def better(self, value: float, best: float) -> bool:
-        return not math.isnan(value) and (value < best if self.mode == "min" else value > best)
 
 
 class StageScore:

@@ -17,17 +17,16 @@ from cadenza.engine import boundaries, lifecycle, nested_passes, passes
 from cadenza.engine.dispatch import Exits, note
 from cadenza.engine.error_hints import hint
 from cadenza.engine.fields import NOTHING, UNWEIGHTED
+from cadenza.engine.processes import ALONE, Processes
 from cadenza.engine.properties import Facts
 from cadenza.engine.requests import SAVED
-from cadenza.engine.stack import Epoch, Frame, Outside, Pass
+from cadenza.engine.stack import NO_VERBS, Epoch, Frame, Outside, Pass, Verbs
 from cadenza.engine.stalled import check_gradients
-from cadenza.engine.verbs import NO_VERBS, Verbs
 from cadenza.history import History, Metrics
 from cadenza.points import Point
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
-    from cadenza.distributed.agreement.process_group import Ensemble
     from cadenza.engine.trainer_state import Training
     from cadenza.execution.executor import Executor
     from cadenza.plan import Plan
@@ -99,7 +98,7 @@ class Run(Facts):
         self._failing: BaseException | None = None
         self._owed: BaseException | None = None
         self._removed: list[Callback] = []
-        self._ensemble: Ensemble | None = None
+        self._processes: Processes = ALONE
         self._playing: Callback | None = None
         self._exchange: Callable[[Run], None]
         self._last_step = sys.maxsize
@@ -139,15 +138,15 @@ class Run(Facts):
 
     def from_any_rank(self, value: Any) -> Any:
         """The value of the first process that has one, on all of them; None if none has. All of them must ask."""
-        return value if self._ensemble is None else self._ensemble.from_any(value)
+        return self._processes.from_any(value)
 
     def from_main(self, value: Any) -> Any:
         """The value of rank 0 on all processes. All of them must ask."""
-        return value if self._ensemble is None else self._ensemble.from_main(value)
+        return self._processes.from_main(value)
 
     def joined(self, outputs: list[Any], counts: list[int]) -> tuple[list[Any], list[int]]:
         """Under many processes what all of them made of their batches, in the order of the data set."""
-        return (outputs, counts) if self._ensemble is None else self._ensemble.joined(outputs, counts)
+        return self._processes.joined(outputs, counts)
 
     def again(self) -> Tensor:
         """Plays zero_grad, forward, loss and backward of this batch once more; for use inside a step."""
@@ -174,8 +173,7 @@ class Run(Facts):
         """Tells the loop when a multiple of ``interval`` was passed. A resumed run knows what the loop was told."""
         key = str(Duration.interval(interval))
         if key not in self._cadences:
-            together = None if self._ensemble is None else self._ensemble.cadence(self, interval)
-            self._cadences[key] = together or Cadence(interval, self.clock)
+            self._cadences[key] = self._processes.cadence(self, interval)
         return self._cadences[key]
 
     def epochs(self) -> Iterator[int]:

@@ -49,6 +49,7 @@ from cadenza.registration.checks import (
     stands_for,
 )
 from cadenza.replay.replay import ReplayResult, replay
+from cadenza.resume.collect import beginning
 from cadenza.resume.restore import Resume, find
 from cadenza.run import Run
 
@@ -98,6 +99,7 @@ class Trainer:
             device=choose_device(device, world),
             strategy=chosen,
             world=world,
+            beginning=beginning,
             experiment=experiment,
             seed=seed_of(seed, experiment),
             execution=options,

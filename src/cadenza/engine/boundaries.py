@@ -91,8 +91,8 @@ def serve_save(run: Run) -> None:
     """Plays ``before_save`` and lets the callback that owns it save."""
     run._asked &= ~SAVE
     if run._plan.saver is not None:
-        if run._ensemble is not None and run._held:
-            run._ensemble.settle_held(run, run._pass)  # so that the gradients of one process are those of all
+        if run._held:
+            run._processes.settle_held(run, run._pass)  # so that the gradients of one process are those of all
         fire(run, POINTS["before_save"], run._plan.before_save)
         run._plan.saver(run)
 

@@ -39,7 +39,7 @@ def begin(run: Run) -> None:
     """Sets everything up and plays ``before_run``."""
     plan, training = run._plan, run.training_state
     move_to(run.device, run.module, run.criterion, run.optimizers)
-    run._ensemble = training.strategy.begin(run)
+    run._processes = training.strategy.begin(run)
     if run.mode == "fit":
         seed(run)
         clear_gradients(run)
@@ -97,8 +97,7 @@ def finish(run: Run) -> None:
     if run.mode != "fit":
         run._write_row("epoch")
     fire(run, POINTS["after_run"], run._plan.after_run)
-    if run._ensemble is not None:
-        run._ensemble.settle(run)
+    run._processes.settle(run)
     run._write_row("epoch")
     run._ending = True
     if run._resume is not None:  # the epoch in which it was saved was never opened: there is nothing new to save
@@ -133,8 +132,7 @@ def fail(run: Run, error: BaseException) -> BaseException:
     if run.error is not None:
         return error
     note(run, error, f"the loop after {run._at.name}" if run._at else "the run")
-    if run._ensemble is not None:
-        error = run._ensemble.failed(run, error)
+    error = run._processes.failed(run, error)
     run.error = error
     if run._owed not in (None, error):
         note_further(error, run._owed, "an around that was left by break")
@@ -151,8 +149,7 @@ def fail(run: Run, error: BaseException) -> BaseException:
     run._forget()
     run.stage, run._pass = None, run._outside
     close(run, error)
-    if run._ensemble is not None:
-        run._ensemble.lifeline.rest()
+    run._processes.rest()
     return error
 
 
@@ -160,8 +157,7 @@ def close(run: Run, error: BaseException | None) -> None:
     """Closes every callback, whatever the others do; the first error of an orderly end is raised. The experiment is
     the last one: until then the others may write into its folder, and nobody else does."""
     run._ended = True
-    if run._ensemble is not None:
-        run._ensemble.end()
+    run._processes.end()
     if run.mode == "fit":
         run.clock.pause()
         run.training_state.stop_reason = run.stop_reason

@@ -47,12 +47,12 @@ class Rows(Requests):
             raise ValueError(f'over_ranks is None or "mean", not {over_ranks!r}')
         if name in PLACES:
             raise ValueError(f"{name!r} says where a row was written and cannot be the name of a metric")
-        if over_ranks is not None and self._ensemble is not None and not self._pass.iterating:
-            value = self._ensemble.log_now(self, name, value)  # type: ignore[arg-type]
+        if over_ranks is not None and not self._pass.iterating:
+            value = self._processes.log_now(self, name, value)  # type: ignore[arg-type]
         self.metrics[name] = value
         self._current_row()[name] = self.metrics.raw()[name]
-        if over_ranks is not None and self._ensemble is not None and self._pass.iterating:
-            self._ensemble.log_later(self._current_row(), name, self._pass.index)
+        if over_ranks is not None and self._pass.iterating:
+            self._processes.log_later(self._current_row(), name, self._pass.index)
 
     def measured(self, name: str) -> bool:
         """Whether ``name`` was logged in this epoch, so that its value is new."""

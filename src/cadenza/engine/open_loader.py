@@ -44,7 +44,7 @@ def feed_for(run: Run, this: Pass) -> Any:
 
 
 def _prepare(run: Run, loader: Any, stage: str, **how: Any) -> Any:
-    return prepare(loader, stage=stage, rank=run.rank, world_size=1 if run._ensemble is None else run.world_size, **how)
+    return prepare(loader, stage=stage, rank=run.rank, world_size=run.world_size if run._processes.many else 1, **how)
 
 
 def restore_unread(run: Run) -> None:

@@ -14,9 +14,8 @@ from cadenza.engine.stack import Pass
 if TYPE_CHECKING:
     from cadenza.callback import Callback
     from cadenza.engine.trainer_state import Training
-    from cadenza.history import Best
+    from cadenza.history import Best, Watched
     from cadenza.main_callback import MainCallback
-    from cadenza.plan import Watched
 
 
 class Facts(Rows):

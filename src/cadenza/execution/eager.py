@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.engine.fields import UNWEIGHTED
 from cadenza.engine.requests import ACTIONS
-from cadenza.engine.verbs import Verbs, each_verb
+from cadenza.engine.stack import Verbs, each_verb
 from cadenza.execution.backward import backward_verb
 from cadenza.execution.forward import forward_verb, without_gradients
 from cadenza.execution.step import again_verb, has_plain_optimizers, step_optimizer, step_plainly, step_verb

@@ -45,10 +45,11 @@ def step_verb(score: StageScore, *, adjusts_lr: bool = True) -> Callable[[Run], 
     def step(run: Run) -> bool:
         if run._stepped_itself:
             return _after_own_step(run, after_step, adjust_lr)
-        if held and run._ensemble is not None and not run._asked & NO_BACKWARD:
-            run._ensemble.skip(run, held)
-        if run._ensemble is not None and not run._asked & (NO_BACKWARD | HOLD_STEP):
-            run._ensemble.settle_held(run, run._pass)
+        if run._processes.many and not run._asked & NO_BACKWARD:
+            if held:
+                run._processes.skip(run, held)
+            if not run._asked & (NO_BACKWARD | HOLD_STEP):
+                run._processes.settle_held(run, run._pass)
         if plain and not run._asked and run.scaler is None:
             run._held = False
             step_plainly(run)

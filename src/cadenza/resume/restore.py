@@ -164,7 +164,7 @@ class Resume:
             return
         this.index = inside["consumed"] - 1
         this.mean.load_state_dict(inside["mean"], run.device)
-        if run._ensemble is not None and "seen" in inside:
+        if run._processes.many and "seen" in inside:
             this.seen, this.counted = list(inside["seen"]), list(inside["counted"])
 
     def set_rng(self, run: Run) -> None:
@@ -203,12 +203,7 @@ class Resume:
                 run._asked |= BIT[name]
                 run.stop_reason = self.state["stop_reason"]
         for request, rule, reason in self.state.get("waiting", ()):  # what not all processes had agreed on
-            if run._ensemble is not None:
-                run._ensemble.agreement.wait_again(request, rule, reason)
-            elif request != "stop":
-                run._asked |= BIT[request]
-            else:
-                run.stop(reason)
+            run._processes.wait_again(run, request, rule, reason)
 
     def _set_row(self, run: Run) -> None:
         row = run._rows["epoch"]

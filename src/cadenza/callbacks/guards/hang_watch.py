@@ -151,9 +151,9 @@ def standing(run: Run) -> tuple[Any, ...]:
 
 def where_others_stand(run: Run) -> str:
     """A line for each process of those that train together; one that does not answer does not even run Python."""
-    if run._ensemble is None:
+    if not run._processes.many:
         return ""
-    known = run._ensemble.lifeline.places()
+    known = run._processes.places()
     return "".join(f"rank {rank}: {known.get(rank, 'does not answer')}\n" for rank in range(run.world_size))
 
 

@@ -104,8 +104,8 @@ class Accumulate(Callback):
     def before_train_epoch(self, run: Run) -> None:
         if self.drop_last and not self._told:
             self._tell_if_all_is_dropped(length_of(run.loader))
-        if run._ensemble is not None:  # it must know before the forward, to put gradients together once in a window
-            run._ensemble.holds = lambda: self.window.batches + 1 < self.n
+        # Known before the forward, gradients are put together over processes once in a window, not for each batch.
+        run._processes.hold_while(lambda: self.window.batches + 1 < self.n)
         if self._loaded:
             self._loaded = False
             for name in ("total", "reference"):
@@ -120,10 +120,9 @@ class Accumulate(Callback):
 
     def before_backward(self, run: Run) -> None:
         count = self._mean = self._counted(run)
-        if run._ensemble is not None:  # others have a batch even if this process has none that counts
-            self._mean = run._ensemble.mean_count(run, count, samples=self.weight == "samples")
-        elif not isinstance(count, Tensor) and count == 0:
-            run.skip_backward()
+        self._mean = run._processes.mean_count(run, count, samples=self.weight == "samples")
+        if not run._processes.many and not isinstance(count, Tensor) and count == 0:
+            run.skip_backward()  # other processes may have a batch even if this one has none that counts
             return
         run.loss_weight = run.loss_weight * self.window.weigh(count, self._mean)
 
@@ -154,7 +153,7 @@ class Accumulate(Callback):
             self.window.clear()
 
     def _counted(self, run: Run) -> Count:
-        if run._ensemble is not None and run._ensemble.empty:
+        if run._processes.empty:
             return 0
         if self.weight == "samples":
             return run.main.count(run)[0]

@@ -148,7 +148,7 @@ def talking(
     run: Run, between: Callable[[Callable[[], None]], None], *, only: bool = False
 ) -> AbstractContextManager[None]:
     """Under many processes: what puts gradients together is handed to ``between``; with ``only`` nothing else talks."""
-    return nullcontext() if run._ensemble is None else run._ensemble.talking(between, only=only)
+    return run._processes.talking(between, only=only)
 
 
 def cause_of(error: Exception) -> Exception:
