@@ -19,7 +19,7 @@ from cadenza.engine.error_hints import hint
 from cadenza.engine.fields import NOTHING, UNWEIGHTED
 from cadenza.engine.processes import ALONE, Processes
 from cadenza.engine.properties import Facts
-from cadenza.engine.requests import SAVED
+from cadenza.engine.requests import EXCHANGE, SAVED
 from cadenza.engine.stack import NO_VERBS, Epoch, Frame, Outside, Pass, Verbs
 from cadenza.engine.stalled import check_gradients
 from cadenza.history import History, Metrics
@@ -63,7 +63,10 @@ class Run(Facts):
         self.error: BaseException | None = None
         self.loss_weight: float | Tensor = UNWEIGHTED
         self.scaler: Any = None
-        self._casting: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+        """What the model is called in by forwards beside the training, which run no points; ``Precision`` sets it."""
+        self.carries_gradients = False
+        """Whether gradients that wait for a step when an epoch ends are kept for the next one."""
         self.stop_reason: str | None = None
         self.saved: str | None = None
         self._make_plan = make_plan
@@ -82,7 +85,6 @@ class Run(Facts):
         self._held = False
         self._idle = 0
         self._had_held = False
-        self._carries = False
         self._in_backward = False
         self._stepped_itself = False
         self._first: tuple[Any, Any] | None = None
@@ -129,6 +131,11 @@ class Run(Facts):
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
         """The mean loss over ``loader`` as ``{"loss": …}``. Plays no points; fields, modes and RNG are as before."""
         return nested_passes.evaluate(self, loader)
+
+    def between_iterations(self, function: Callable[[Run], None]) -> None:
+        """Calls ``function`` with the run once, between this iteration and the next."""
+        self._exchange = function
+        self._asked |= EXCHANGE
 
     def tell_saved(self, names: Iterable[str]) -> None:
         """Lets ``after_save`` be played at the next safe point, once for each checkpoint that was committed."""

@@ -174,7 +174,7 @@ def is_last(run: Run, this: Pass) -> bool:
 
 def release(run: Run, this: Pass) -> None:
     """Steps on gradients that were held, since the epoch ends here; unless they are carried into the next one."""
-    if run._carries:
+    if run.carries_gradients:
         return
     asked = run._asked
     run._held = False

@@ -182,7 +182,7 @@ class Resume:
         for name, parameter in run.module.named_parameters():
             gradient = gradients.get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.device)
-        run._held = bool(inside["held"] if inside else run._carries and gradients)
+        run._held = bool(inside["held"] if inside else run.carries_gradients and gradients)
         run.metrics.clear()
         run.metrics.update(self.state["metrics"])
         self._set_row(run)

@@ -111,7 +111,7 @@ class TimedPlayers:
         label = (_who(callback), "after_log", 1)
 
         def after_log(run: Run) -> None:
-            (in_a_batch if run._pass.iterating else self._measure_outside)(label, player, run)
+            (in_a_batch if run.is_iterating else self._measure_outside)(label, player, run)
 
         return _named(after_log, _who(callback))
 

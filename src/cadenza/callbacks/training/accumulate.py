@@ -97,7 +97,7 @@ class Accumulate(Callback):
 
     def before_run(self, run: Run) -> None:
         self._told = not run.is_main
-        run._carries = self.carry
+        run.carries_gradients = self.carry
         if run.mode == "fit" and not self._loaded:
             self.window.clear()  # the gradients of a window that a stop or an error left open are cleared, too
 
@@ -105,7 +105,7 @@ class Accumulate(Callback):
         if self.drop_last and not self._told:
             self._tell_if_all_is_dropped(length_of(run.loader))
         # Known before the forward, gradients are put together over processes once in a window, not for each batch.
-        run._processes.hold_while(lambda: self.window.batches + 1 < self.n)
+        run.processes.hold_while(lambda: self.window.batches + 1 < self.n)
         if self._loaded:
             self._loaded = False
             for name in ("total", "reference"):
@@ -120,8 +120,8 @@ class Accumulate(Callback):
 
     def before_backward(self, run: Run) -> None:
         count = self._mean = self._counted(run)
-        self._mean = run._processes.mean_count(run, count, samples=self.weight == "samples")
-        if not run._processes.many and not isinstance(count, Tensor) and count == 0:
+        self._mean = run.processes.mean_count(run, count, samples=self.weight == "samples")
+        if not run.processes.many and not isinstance(count, Tensor) and count == 0:
             run.skip_backward()  # other processes may have a batch even if this one has none that counts
             return
         run.loss_weight = run.loss_weight * self.window.weigh(count, self._mean)
@@ -153,7 +153,7 @@ class Accumulate(Callback):
             self.window.clear()
 
     def _counted(self, run: Run) -> Count:
-        if run._processes.empty:
+        if run.processes.empty:
             return 0
         if self.weight == "samples":
             return run.main.count(run)[0]

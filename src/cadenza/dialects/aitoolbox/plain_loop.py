@@ -172,7 +172,7 @@ class TrainLoop(LoopObject):
         flags = flags_of(self.model.to(self.device))
         self.model.eval()
         try:
-            with torch.no_grad(), self.run._casting():
+            with torch.no_grad(), self.run.autocast():
                 yield
         finally:
             set_flags(flags)
@@ -209,7 +209,7 @@ class Windows(Callback):
 
     def before_train_epoch(self, run: Run) -> None:
         # Known before the forward, gradients are put together over processes once in a window, not for each batch.
-        run._processes.hold_while(lambda: not self.loop.should_execute_optimizer_update())
+        run.processes.hold_while(lambda: not self.loop.should_execute_optimizer_update())
 
     def before_backward(self, run: Run) -> None:
         if self.loop.grad_accumulation > 1:
