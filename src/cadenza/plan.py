@@ -243,7 +243,7 @@ def warn_of_another_model(callbacks: Sequence[Callback], run: Run) -> None:
 
 def _was_elsewhere(callback: Callback, run: Run) -> bool:
     known = _trained_with.get(id(callback))
-    return known is not None and known[1]() is not run.module and run._resume is None
+    return known is not None and known[1]() is not run.module and not run._resume.is_resuming
 
 
 def arrange(callbacks: Sequence[Callback], ranks: tuple[int, int] | None) -> tuple[tuple[Callback, ...], MainCallback]:

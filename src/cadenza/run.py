@@ -17,6 +17,7 @@ from cadenza.engine import boundaries, lifecycle, nested_passes, passes
 from cadenza.engine.dispatch import Exits, note
 from cadenza.engine.error_hints import hint
 from cadenza.engine.fields import NOTHING, UNWEIGHTED
+from cadenza.engine.fresh_start import FRESH_START, FreshStart
 from cadenza.engine.processes import ALONE, Processes
 from cadenza.engine.properties import Facts
 from cadenza.engine.requests import EXCHANGE, SAVED
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from cadenza.engine.trainer_state import Training
     from cadenza.execution.executor import Executor
     from cadenza.plan import Plan
-    from cadenza.resume.restore import Resume
 
 
 class Run(Facts):
@@ -107,7 +107,7 @@ class Run(Facts):
         self._began = (self.clock.epochs, self.clock.steps)
         self._ending = False
         self._committed: list[str] = []
-        self._resume: Resume | None = None
+        self._resume: FreshStart = FRESH_START
         self._feeds: dict[str, tuple[Any, Any]] = {}
         self._feed_states: dict[str, Any] = {}
         self._cadences: dict[str, Cadence] = {}
@@ -255,12 +255,12 @@ class Run(Facts):
     @property
     def is_finished(self) -> bool:
         """Whether this run resumes one that had ended, so that nothing is left to do."""
-        return self._resume is not None and self._resume.is_finished(self)
+        return self._resume.is_finished(self)
 
     def take_back(self) -> None:
         """Loads what is to be resumed without playing a point."""
-        resume, self._resume = self._resume, None
-        if resume is not None:
+        resume, self._resume = self._resume, FRESH_START
+        if resume.is_resuming:
             lifecycle.seed(self)
             resume.load_ended(self, self._make_plan(self).callbacks)
 

@@ -249,8 +249,8 @@ class Trainer:
         run._arguments["resume"] = None if resume is None else "given"
         found = None if resume is None else self._find(run, resume)
         if found is not None:
-            run._resume = Resume(found.state, found.name)
-            run._resume.limit(run, epochs, steps)
+            run._resume = resumed = Resume(found.state, found.name)
+            resumed.limit(run, epochs, steps)
         return run
 
     def _find(self, run: Run, resume: Any) -> Any:

@@ -44,8 +44,7 @@ def begin(run: Run) -> None:
         seed(run)
         clear_gradients(run)
         run.clock.start()
-        if run._resume is not None:
-            run._resume.load(run, plan.callbacks)
+        run._resume.load(run, plan.callbacks)
     plan.begin(run)
     for callback in plan.callbacks:
         fire(run, POINTS["after_register"], plan.own(callback, "after_register"))
@@ -55,7 +54,7 @@ def begin(run: Run) -> None:
     fire(run, POINTS["before_run"], run._plan.before_run)  # by now it may be one that times its players
     enter(run, POINTS["around_run"], run._plan.around_run, run._exits)
     plan.check(run)
-    if run._resume is not None:
+    if run._resume.is_resuming:
         fire(run, POINTS["after_load"], run._plan.after_load)
         if run._resume.position is None:
             run._resume.arrive(run)
@@ -100,7 +99,7 @@ def finish(run: Run) -> None:
     run._processes.settle(run)
     run._write_row("epoch")
     run._ending = True
-    if run._resume is not None:  # the epoch in which it was saved was never opened: there is nothing new to save
+    if run._resume.is_resuming:  # the epoch in which it was saved was never opened: there is nothing new to save
         run._asked &= ~SAVE
         run._resume.leave(run)
     if run._asked & SAVE:
@@ -176,8 +175,7 @@ def close(run: Run, error: BaseException | None) -> None:
                 first = first or late
             else:
                 note_further(error, late, where)
-    if run._resume is not None:
-        run._resume.release()
+    run._resume.release()
     run._plan.end(run)
     run._plan.executor.end()
     run._set_fields()

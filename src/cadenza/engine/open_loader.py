@@ -17,8 +17,7 @@ def begin_reading(run: Run, this: Pass) -> None:
     """Opens the loader; a resumed run draws from here on what the interrupted one would have drawn."""
     try:
         this.feed = feed_for(run, this)
-        if run._resume is not None:
-            run._resume.set_rng(run)
+        run._resume.set_rng(run)
         this.iterator = iter(this.feed)
     except BaseException as error:
         blame_loader(run, this, error)

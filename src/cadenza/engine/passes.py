@@ -135,8 +135,7 @@ def begin_epoch(run: Run, this: Epoch) -> None:
     run._first_row_of_epoch = len(run.history)
     run._asked &= ~(OF_ITERATION | OF_PASS)
     plan = run._plan
-    if run._resume is not None:
-        run._resume.reopen_epoch(run)
+    run._resume.reopen_epoch(run)
     if plan.before_epoch:
         fire(run, POINTS["before_epoch"], plan.before_epoch)
     if plan.around_epoch:
@@ -176,7 +175,7 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
     run._processes.settle(run)
     if run._asked & STOP or (stage == "val" and run._asked & SKIP_VALIDATION):
         return
-    if run._resume is not None and run._resume.skips(run, stage, name):
+    if run._resume.skips(run, stage, name):
         return
     this = Pass(run, stage, name)
     try:
@@ -212,7 +211,7 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
 def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
     """Opens a pass. Answers whether it had all its steps before the run was interrupted: only its end is played."""
     if not this.training:
-        if run._resume is not None and run._open:
+        if run._open:
             run._resume.arrive(run)
         if run.mode == "fit" and run._plan.saver is not None and isinstance(run._open[-1], Epoch):
             this.beginning = run.training_state.beginning(run)  # what a save within this evaluation would save
@@ -226,8 +225,7 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
     score = this.score
     this.loader = loader if loader is not None else loader_for(run, this.stage)
     remember_loader(run, this)
-    if run._resume is not None:
-        run._resume.reopen_pass(run, this)
+    run._resume.reopen_pass(run, this)
     if score.before_stage_epoch:
         fire(run, score.at_before_epoch, score.before_stage_epoch)
     if score.around_stage_epoch:
@@ -238,7 +236,7 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
     if this.training:
         mark_weights(run, this)
     run._processes.begin_pass(run, this)
-    if run._resume is not None:
+    if run._resume.is_resuming:
         run._resume.arrive(run)
         return this.training and boundaries.has_all_steps(run, this)
     return False

@@ -13,6 +13,7 @@ from cadenza.engine.stack import Pass
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
+    from cadenza.engine.fresh_start import FreshStart
     from cadenza.engine.processes import Processes
     from cadenza.engine.trainer_state import Training
     from cadenza.history import Best, Watched
@@ -30,6 +31,7 @@ class Facts(Rows):
     num_epochs: int | None
     _last_step: int
     _held: bool
+    _resume: FreshStart
     _replaying: bool
     _stepped_itself: bool
     _thread: int
@@ -87,6 +89,11 @@ class Facts(Rows):
     def is_pass_complete(self) -> bool:
         """Whether the pass that is open has had all its batches; True outside a pass."""
         return getattr(self._pass, "complete", True)
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether a saved state is on its way into the run; no longer once the run is where it was saved."""
+        return self._resume.is_resuming
 
     @property
     def is_recomputing(self) -> bool:

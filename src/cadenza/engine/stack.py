@@ -129,7 +129,7 @@ class Pass(Frame):
         self.outer = put_aside(run)
         self.flags: Flags = []
         self.marked: tuple[int, list[int]] | None = None
-        self.resumed = run._resume is not None
+        self.resumed = run._resume.is_resuming
 
     def leave(self, run: Run, error: BaseException | None) -> None:
         try:

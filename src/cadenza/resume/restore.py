@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cadenza.engine.fresh_start import FRESH_START, FreshStart
 from cadenza.engine.open_loader import restore_unread
 from cadenza.engine.requests import BIT, SKIP_VALIDATION
 from cadenza.foundation.rng import set_rng_state, unpack_rng
@@ -34,13 +35,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("cadenza")
 
 
-class Resume:
+class Resume(FreshStart):
     """A saved state on its way into a run, until the run stands where it was saved."""
+
+    is_resuming = True
 
     def __init__(self, state: dict[str, Any], name: str = "") -> None:
         self.state = state
         self.name = name
-        self.position: dict[str, Any] | None = state["position"]
+        self.position = state["position"]
         self.done = [tuple(one) for one in self.position["done"]] if self.position else []
         self._undo: list[Callable[[], None]] = []
 
@@ -173,7 +176,7 @@ class Resume:
     def arrive(self, run: Run) -> None:
         """The run stands where it was saved: whatever its callbacks did on the way is set right. This ends the
         resuming."""
-        run._resume = None
+        run._resume = FRESH_START
         self.release()
         inside = self.position["pass"] if self.position else None
         run.module.load_state_dict(self.state["model"])

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cadenza.engine.deferred import Later
-from cadenza.engine.fields import GONE, UNWEIGHTED
+from cadenza.engine.fields import GONE, UNWEIGHTED, Later
 from cadenza.execution.recorded.graph_buffers import Inputs, Losses
 from cadenza.execution.recorded.host_sync import host_waits, recover, unwatched, waiting_is_an_error
 from cadenza.execution.recorded.recording import CannotRecord, Outcome, Recording, first_line
