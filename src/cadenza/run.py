@@ -155,9 +155,9 @@ class Run(Facts):
         """Under many processes what all of them made of their batches, in the order of the data set."""
         return self._processes.joined(outputs, counts)
 
-    def again(self) -> Tensor:
-        """Plays zero_grad, forward, loss and backward of this batch once more; for use inside a step."""
-        return self._verbs.again(self)
+    def recompute(self) -> Tensor:
+        """Runs zero_grad, forward, loss and backward of this batch once more inside a step; returns the new loss."""
+        return self._verbs.recompute(self)
 
     def step_optimizer(self, optimizer: Optimizer) -> None:
         """Steps one optimizer as this run needs it: through the fp16 scaler, with a closure where it wants one."""

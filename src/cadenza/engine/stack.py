@@ -48,7 +48,7 @@ class Verbs:
     forward: Forward
     backward: Callable[[Run], bool]
     step: Callable[[Run], bool]
-    again: Callable[[Run], Tensor]
+    recompute: Callable[[Run], Tensor]
     step_optimizer: Callable[[Run, Optimizer], None]
 
 
