@@ -23,7 +23,7 @@ from cadenza.global_batch import accumulating, keep_step
 from cadenza.optimizer_groups import accept_known_groups, restore_groups
 from cadenza.requests import BIT, SKIP_VALIDATION
 from cadenza.rng import set_rng_state, unpack_rng
-from cadenza.state import alike, load_buffers
+from cadenza.state import alike, load_buffers, make_room
 from cadenza.telling import warn
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Resume:
         state = self.state = run.training_state.strategy.taken(run, self.state)
         self._load_model(run)
         if isinstance(run.criterion, nn.Module):
+            make_room(run.criterion, state["criterion"], run.device)
             run.criterion.load_state_dict(state["criterion"])
         _load_each("optimizer", run.optimizers, state["optimizers"], load_optimizer)
         _load_each("scheduler", run.schedulers, state["schedulers"], _load_scheduler)
@@ -99,6 +100,7 @@ class Resume:
         self._keep_step(run, callbacks)
 
     def _load_model(self, run: Run) -> None:
+        make_room(run.module, self.state["model"], run.device)
         try:
             run.module.load_state_dict(self.state["model"])
         except RuntimeError as error:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from cadenza.checkpoint.disk import Disk
 from cadenza.checkpoint.errors import NotState
 from cadenza.checkpoint.finding import read_at
-from cadenza.checkpoint.manifest import FOLDER, MARKER
 from cadenza.checkpoint.packing import TENSORS, pack
 from cadenza.checkpoint.remote import Remote
 from cadenza.checkpoint.shelf import Saved, Shelf
@@ -93,8 +92,6 @@ def load_weights(source: str | Path | Shelf | Saved, which: str = "last", what: 
             f"{text} is no safetensors file, and nothing else is read, since unpickling can execute anything. Read it "
             "with torch.load(path, weights_only=True), and write it with cadenza.checkpoint.save_weights"
         )
-    if "://" not in text and (Path(text) / MARKER).exists() and not FOLDER.fullmatch(Path(text).name):
-        raise ValueError(f"{text} was renamed: the folder of a checkpoint begins with its number, such as 000012-")
     return _part(read_at(text, which), what)
 
 
