@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 import time
@@ -15,6 +16,7 @@ from cadenza import Callback, MainCallback, When
 from cadenza.callbacks import (
     Accumulate,
     Checkpoint,
+    CostLedger,
     EarlyStopping,
     Evaluate,
     Freeze,
@@ -157,6 +159,10 @@ def renamed(*names):
     return lambda: {"model": nn.Sequential(nn.Flatten(), nn.ModuleDict({name: nn.Linear(4, 4) for name in names}))}
 
 
+def ledger():
+    return CostLedger(every=2, budget=None, stream=io.StringIO())
+
+
 def lazy():
     """Parameters without a shape, which torch refuses with what to do."""
     return fit(*[lambda: {"model": nn.Sequential(nn.Flatten(), nn.LazyLinear(3))}] * 2)
@@ -226,7 +232,10 @@ DIFFERENT = {
         "validate_every is 1 epoch on rank 0 and 2 steps on rank 1",
     ),
     "another layer": ([wide(8), wide(9)], "The parameter 1.weight is (8, 4) float32 on rank 0 and (9, 4) float32"),
-    "another buffer": ([nothing, buffered("mean")], "The buffer mean is not there on rank 0 and (2,) float32 on rank 1"),
+    "another buffer": (
+        [nothing, buffered("mean")],
+        "The buffer mean is not there on rank 0 and (2,) float32 on rank 1",
+    ),
     "buffers in another order": (
         [buffered("mean", "spread"), buffered("spread", "mean")],
         "The buffers are in another order on rank 1 than on rank 0",
@@ -256,6 +265,8 @@ OTHERS = {
 }
 HARMLESS = {
     "progress on rank 0": [having(Progress), nothing],
+    "a ledger on rank 0": [having(ledger), nothing],
+    "a ledger on both, and a rank that may skip": [having(ledger, lambda: MaySkip("skip_step"))] * 2,
     "a timer on rank 1": [nothing, having(Timer)],
     "a function of one's own on rank 0": [having(Prints), nothing],
     "for rank 0 by its class": [having(OnMain), nothing],

@@ -166,7 +166,9 @@ def difference(setups: Sequence[Setup]) -> str:
     first = setups[0]
     for key in first:
         # By their texts, as the digests: equal dicts may have their names in another order.
-        others = [(rank, setup[key]) for rank, setup in enumerate(setups) if key in setup and _differ(setup, first, key)]
+        others = [
+            (rank, setup[key]) for rank, setup in enumerate(setups) if key in setup and _differ(setup, first, key)
+        ]
         if others:
             _, theirs = others[0]
             who = _ranks([rank for rank, value in others if value == theirs])
