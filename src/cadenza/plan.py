@@ -77,13 +77,14 @@ class Plan:
         instrument: Instrument | None = None,
         *,
         every_rank: bool = False,
+        given: Sequence[Callback] | None = None,
     ) -> None:
         self.optimizers = run.optimizers
-        self.given = tuple(callbacks)
+        self.given = tuple(callbacks if given is None else given)
         """Those of all ranks, in the order in which they were given."""
         self.executor = run._executor = run._executor or Executor(run.training_state.execution or Execution(), run)
         self.together = run.world_size > 1 and not every_rank
-        self.declared = declared_skips(callbacks) if self.together else 0
+        self.declared = declared_skips(self.given) if self.together else 0
         self._strategy = run.training_state.strategy
         self.callbacks, self.main = arrange(callbacks, None if every_rank else (run.rank, run.local_rank))
         self._instrument = instrument

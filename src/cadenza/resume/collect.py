@@ -135,6 +135,15 @@ def load_buffers(model: nn.Module, criterion: object, buffers: dict[str, Tensor]
             module.register_buffer(last, saved.to(device, copy=True), persistent=False)
 
 
+def make_room(module: nn.Module, saved: dict[str, Tensor], device: torch.device) -> None:
+    """Creates the buffers that were registered as None and that training created: torch loads only what is there."""
+    for place, part in module.named_modules():
+        for name in [name for name, buffer in part._buffers.items() if buffer is None]:
+            value = saved.get(f"{place}.{name}" if place else name)
+            if value is not None:
+                part._buffers[name] = torch.empty_like(value, device=device)
+
+
 def feeds_of(run: Run) -> dict[str, Any]:
     """Where each loader stands: the one of the training pass that is open after so many batches, the others between
     two passes."""

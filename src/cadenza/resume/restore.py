@@ -22,7 +22,7 @@ from cadenza.engine.requests import BIT, SKIP_VALIDATION
 from cadenza.foundation.rng import set_rng_state, unpack_rng
 from cadenza.foundation.warn import warn
 from cadenza.history import Best
-from cadenza.resume.collect import alike, load_buffers
+from cadenza.resume.collect import alike, load_buffers, make_room
 from cadenza.resume.global_batch import accumulating, keep_step
 from cadenza.resume.optimizer_groups import accept_known_groups, restore_groups
 from cadenza.resume.plain_state import decoded
@@ -80,6 +80,7 @@ class Resume(FreshStart):
         state = self.state = run.training_state.strategy.taken(run, self.state)
         self._load_model(run)
         if isinstance(run.criterion, nn.Module):
+            make_room(run.criterion, state["criterion"], run.device)
             run.criterion.load_state_dict(state["criterion"])
         _load_each("optimizer", run.optimizers, state["optimizers"], load_optimizer)
         _load_each("scheduler", run.schedulers, state["schedulers"], _load_scheduler)
@@ -102,6 +103,7 @@ class Resume(FreshStart):
         self._keep_step(run, callbacks)
 
     def _load_model(self, run: Run) -> None:
+        make_room(run.module, self.state["model"], run.device)
         try:
             run.module.load_state_dict(self.state["model"])
         except RuntimeError as error:

@@ -80,6 +80,7 @@ class NaNGuard(Callback):
     """Before all others, so that a batch is kept as it was fetched."""
     stages = frozenset({"train"})
     replayed = False
+    same_on_ranks = ("action", "watch")
 
     def __init__(
         self,

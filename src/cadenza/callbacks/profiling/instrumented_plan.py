@@ -51,7 +51,7 @@ class TimedPlayers:
         return self._plans
 
     def _plan(self, callbacks: tuple[Callback, ...], run: Run, instrument: Instrument) -> Plan:
-        plan = Plan(callbacks, run, instrument, every_rank=True)
+        plan = Plan(callbacks, run, instrument, given=run._plan.given)
         if plan.saver is not None:
             who = next(_who(callback) for callback in callbacks if "save" in callback.owns)
             plan.saver = self._called(who, "save", plan.saver, self._measure_outside)

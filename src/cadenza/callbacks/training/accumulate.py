@@ -46,7 +46,7 @@ class Accumulate(Callback):
     owns = frozenset({"accumulation"})
     asks = frozenset({"hold_step", "skip_step", "skip_backward"})
     agree = "same"
-    same_on_ranks = ("n", "weight", "drop_last")
+    same_on_ranks = ("n", "weight", "drop_last", "carry")
 
     def __init__(
         self, n: int, weight: str | Callable[[Run], Count] = "samples", *, drop_last: bool = False, carry: bool = False
