@@ -160,6 +160,13 @@ def test_exported_weights_hold_no_buffer_that_the_state_dict_leaves_out(tmp_path
     assert sorted(Shelf(tmp_path).read("last").state["buffers"]) == ["criterion.calls", "model.cache", "model.seen"]
 
 
+def test_what_no_checkpoint_can_hold_is_left_out_of_the_store(tmp_path: Path) -> None:
+    trainer = counting(saving(tmp_path))
+    trainer.store.update(kept={"values": [1, "two", torch.ones(2)]}, left={"values": [object()]})
+    trainer.fit(loader(), epochs=1)
+    assert list(Shelf(tmp_path).read("last").state["store"]) == ["kept"]
+
+
 # A run that had ended -------------------------------------------------------------------------------------------------
 
 
