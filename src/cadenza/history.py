@@ -197,8 +197,10 @@ class History:
 
     def to_frame(self, kind: str | None = "epoch") -> Any:
         """The rows as a pandas data frame."""
-        import pandas
-
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("to_frame needs pandas: pip install 'cadenza[pandas]'", name="pandas") from error
         return pandas.DataFrame(self.to_rows(kind))
 
     def __getitem__(self, name: str) -> list[float]:

@@ -85,6 +85,13 @@ def test_a_batch_played_again_is_the_loop_written_by_hand():
     assert trainer.clock.steps == 2
 
 
+def test_requests_are_taken_again_after_a_batch_was_played_again():
+    trainer = make_trainer(Sharp())
+    trainer.on("before_forward")(lambda run: run.skip_batch() if run.batch_idx == 1 else None)
+    trainer.fit(batches(3), epochs=1)
+    assert (trainer.clock.batches, trainer.clock.steps) == (3, 2)
+
+
 def lbfgs(parameters):
     return torch.optim.LBFGS(parameters, lr=0.1, max_iter=3, max_eval=6)
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 NAMES = ("auto", "rich", "plain", "notebook", None)
-_PACKAGES = {"rich": ("rich", "rich"), "notebook": ("IPython", "ipython")}
+_PACKAGES = {"rich": "rich", "notebook": "IPython"}
+"""What a display needs. The extra that installs it has the name of the display."""
 _NARROWEST_BAR, _WIDEST_BAR = 8, 32
 _LIVE = 0.125
 """Seconds between two updates of a live line: eight a second, so that a line that stays need not wait for its turn."""
@@ -72,9 +73,10 @@ def check(display: str | None) -> None:
     """Refuses a display that does not exist or whose package is missing, before a training begins."""
     if display not in NAMES:
         raise ValueError(f'display is "auto", "rich", "plain", "notebook" or None, not {display!r}')
-    package, project = _PACKAGES.get(display or "", ("", ""))
+    package = _PACKAGES.get(display or "")
     if package and find_spec(package) is None:
-        raise ImportError(f'display="{display}" needs {package}: pip install {project}, or use display="auto"')
+        install = f"pip install 'cadenza[{display}]'"
+        raise ImportError(f'display="{display}" needs {package}: {install}, or use display="auto"')
 
 
 def choose(display: str | None, stream: TextIO | None) -> tuple[str | None, str]:

@@ -74,7 +74,7 @@ class ExportCheck(Callback, Faults):
         if checked_path(path, self.name) is not None and not keep:
             raise ValueError(f"{self.name}: path says where the file is kept; it goes with keep=True")
         if missing := missing_packages():
-            raise ImportError(f"{self.name} needs {', '.join(missing)}: pip install {' '.join(missing)}")
+            raise ImportError(f"{self.name} needs {', '.join(missing)}: pip install 'cadenza[onnx]'")
         flags(dynamic_batch=dynamic_batch, keep=keep)
         self.when, self.rtol, self.atol, self.dynamic_batch = when, rtol, atol, dynamic_batch
         self.inputs, self.keep, self.path = inputs, keep, path

@@ -28,7 +28,7 @@ _WIDE = 1e4
 def checked_format(path: str | os.PathLike[str] | None, format: str | None, who: str) -> str:
     """The format of the figures that ``path`` or ``format`` asks for; png if neither says."""
     if find_spec("matplotlib") is None:
-        raise ImportError(f"{who} draws with matplotlib: pip install matplotlib")
+        raise ImportError(f"{who} draws with matplotlib: pip install 'cadenza[plots]'")
     checked_path(path, who)
     suffix = Path(path).suffix.removeprefix(".").lower() if path is not None else None
     for found in (suffix, format):

@@ -8,12 +8,12 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cadenza import data
 from cadenza.dialects.fastai.core import is_listy, listify, recurse
+from cadenza.dialects.numeric import numpy as np
 
 bn_types = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 bias_types = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

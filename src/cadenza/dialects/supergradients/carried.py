@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cadenza.dialects.numeric import numpy as np
 from cadenza.dialects.supergradients.environment import MultiGPUMode
 from cadenza.dialects.supergradients.meters import AverageMeter
 from cadenza.dialects.supergradients.upkeep import unpacked

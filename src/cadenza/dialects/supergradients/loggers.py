@@ -28,7 +28,9 @@ class LineWriter:
     def close(self) -> None: ...
 
     def __getattr__(self, name: str) -> Any:
-        raise ImportError(f"supergradients: sg_logger.{name} writes for TensorBoard: pip install tensorboard")
+        raise ImportError(
+            f"supergradients: sg_logger.{name} writes for TensorBoard: pip install 'cadenza[tensorboard]'"
+        )
 
 
 def _new_writer(folder: Path) -> Any:

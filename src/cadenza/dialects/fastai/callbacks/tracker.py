@@ -6,10 +6,9 @@ import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cadenza.dialects.fastai.callback import Callback
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.numeric import numpy as np
 from cadenza.dialects.table import nearest
 
 if TYPE_CHECKING:
