@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,6 +16,7 @@ from cadenza.callbacks.faults import warn
 from cadenza.callbacks.measuring.gradient_stats import in_steps
 from cadenza.clock import Duration
 from cadenza.foundation.arguments import is_number, texts
+from cadenza.foundation.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -163,8 +163,7 @@ def chosen(model: nn.Module, modules: Modules) -> dict[str, nn.Module]:
     patterns = list(modules)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in every):
-            near = get_close_matches(pattern, every, n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
+            hint = did_you_mean(pattern, every, ".", cutoff=0.4)
             raise ValueError(f"the model has no module {pattern!r}{hint} Known: {', '.join(every)}")
     return {name: module for name, module in every.items() if any(fnmatchcase(name, p) for p in patterns)}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Self
 
 from torch import nn
@@ -11,6 +10,7 @@ from torch import nn
 from cadenza.callback import Callback, Order
 from cadenza.clock import Duration
 from cadenza.foundation.arguments import texts
+from cadenza.foundation.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -114,9 +114,9 @@ def parameters_of(module: nn.Module, names: Iterable[str]) -> list[nn.Parameter]
 def unknown_part(module: nn.Module, name: str) -> str:
     """What to say when a model has nothing of this name to freeze."""
     known = [n for n, _ in (*module.named_modules(), *module.named_parameters()) if n]
-    near = get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = did_you_mean(name, known, ".", cutoff=0.4)
     parts = ", ".join(n for n, _ in module.named_children()) or "none"
-    return f"the model has no parameter in {name!r}{f'; did you mean {near[0]!r}?' if near else '.'} Its parts: {parts}"
+    return f"the model has no parameter in {name!r}{hint} Its parts: {parts}"
 
 
 _MODULES = "at least one name of a submodule or parameter, or a dict from names to durations"

@@ -11,6 +11,7 @@ from torch import nn
 
 from cadenza.dialects.supergradients.parameters import DEFAULT_TRAINING_PARAMS
 from cadenza.dialects.table import nearest
+from cadenza.foundation.suggest import suggestion
 
 DEFAULT_OPTIONS: dict[str, Any] = DEFAULT_TRAINING_PARAMS["torch_compile_options"]
 
@@ -22,8 +23,7 @@ def compile_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     ('eager', 'reduce-overhead')
     """
     for name in (given or {}).keys() - DEFAULT_OPTIONS.keys():
-        near = nearest(name, DEFAULT_OPTIONS)
-        hint = f"; did you mean {near!r}?" if near else ""
+        hint = suggestion(nearest(name, DEFAULT_OPTIONS))
         raise ValueError(f"supergradients: torch_compile_options has no {name!r}{hint}")
     return {**DEFAULT_OPTIONS, **(given or {})}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from cadenza.callbacks.folders import write_whole
 from cadenza.dialects.table import nearest
+from cadenza.foundation.suggest import suggestion
 
 __all__ = ["BaseSGLogger"]
 
@@ -54,8 +55,7 @@ def check_params(given: Mapping[str, Any] | None) -> None:
     """
     for name, value in (given or {}).items():
         if name not in _FREE + _OFF:
-            near = nearest(name, _FREE + _OFF)
-            hint = f"; did you mean {near!r}?" if near else ""
+            hint = suggestion(nearest(name, _FREE + _OFF))
             raise ValueError(f"supergradients: sg_logger_params has no {name!r}{hint}")
         if value and name in _OFF:
             raise ValueError(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 from cadenza.distributed.world import World
+from cadenza.foundation.suggest import did_you_mean
 
 ENGINES = {
     "local": "cadenza.distributed.launchers.local",
@@ -32,9 +32,7 @@ def launch(fn: Callable[..., Any], *args: Any, workers: int = 2, on: str = "loca
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
         raise ValueError(f"workers is a whole number of at least 1, not {workers!r}")
     if on not in ENGINES:
-        near = get_close_matches(str(on), ENGINES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"on is one of {', '.join(ENGINES)}, not {on!r}{hint}")
+        raise ValueError(f"on is one of {', '.join(ENGINES)}, not {on!r}{did_you_mean(str(on), ENGINES)}")
     if options.get("results", "main") not in ("main", "all"):
         raise ValueError(f'results is "main" or "all", not {options["results"]!r}')
     if World.detect().source != "single":
