@@ -60,10 +60,3 @@ def write_whole(path: Path, content: bytes) -> None:
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def checked_path(path: object, who: str) -> str | os.PathLike[str] | None:
-    """Refuses, when a callback is made, what can name no file."""
-    if path is not None and (not isinstance(path, str | os.PathLike) or not os.fspath(path)):
-        raise TypeError(f"{who}: path is the name of a file or None, not {path!r}")
-    return path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -16,14 +17,20 @@ def is_whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def whole(name: str, value: object, least: int) -> None:
-    if not is_whole(value, least):
-        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+def whole(name: str, value: object, least: int, says: str = "must be", *, or_none: bool = False) -> None:
+    if not is_whole(value, least) and not (or_none and value is None):
+        none = "None or " if or_none else ""
+        raise ValueError(f"{name} {says} {none}a whole number of at least {least}, not {value!r}")
 
 
 def positive(name: str, value: float) -> None:
     if not is_number(value) or value <= 0:
         raise ValueError(f"{name} must be a number above 0, not {value!r}")
+
+
+def at_least_zero(name: str, value: float, says: str = "is a finite number") -> None:
+    if not is_number(value) or value < 0:
+        raise ValueError(f"{name} {says} of at least 0, not {value!r}")
 
 
 def ratio(name: str, value: float) -> None:
@@ -61,9 +68,27 @@ def one_of(name: str, value: object, choices: Sequence[str], *, or_none: bool = 
         raise ValueError(f"{name} is {', '.join(first)} or {last}, not {value!r}")
 
 
-def function(name: str, value: object, what: str = "a function of the run") -> None:
+def among(name: str, value: object, choices: Iterable[object]) -> None:
+    """One of many words.
+
+    >>> among("format", "gif", ("png", "pdf", "svg"))
+    Traceback (most recent call last):
+    ValueError: format is one of png, pdf, svg, not 'gif'
+    """
+    known = list(choices)
+    if value not in known:
+        raise ValueError(f"{name} is one of {', '.join(map(str, known))}, not {value!r}")
+
+
+def metric(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f'{name} names a metric, such as "val/loss", not {value!r}')
+
+
+def function(name: str, value: object, what: str = "a function of the run or None") -> None:
+    """Something to call, or None."""
     if value is not None and not callable(value):
-        raise TypeError(f"{name} is {what} or None, not {value!r}")
+        raise TypeError(f"{name} is {what}, not {value!r}")
 
 
 def texts(name: str, values: Any, what: str, *, least: int = 1) -> list[str]:
@@ -116,6 +141,23 @@ def stream(name: str, value: object) -> None:
         raise TypeError(f"{name} is something to write texts to, such as sys.stderr, or None, not {value!r}")
 
 
-def path(name: str, value: object, what: str = "the name of a file or None") -> None:
+def path(name: str, value: object, what: str = "the name of a file or None") -> str | os.PathLike[str] | None:
     if value is not None and (not isinstance(value, str | os.PathLike) or not os.fspath(value)):
         raise TypeError(f"{name} is {what}, not {value!r}")
+    return value
+
+
+def file_format(who: str, file: str | os.PathLike[str] | None, format: str | None, known: Sequence[str]) -> str:
+    """The format of a file: the end of its name or what was asked for, else the first of those that are known.
+
+    >>> file_format("Plot", "curve.PDF", None, ("png", "pdf"))
+    'pdf'
+    """
+    path(f"{who}: path", file)
+    ending = None if file is None else Path(file).suffix.removeprefix(".").lower()
+    for found in (ending, format):
+        if found is not None and found not in known:
+            raise ValueError(f"{who}: the end of path or else format is {', '.join(known)}, not {found!r}: {file!r}")
+    if ending is not None and format not in (None, ending):
+        raise ValueError(f"{who}: path ends in .{ending}, but format is {format!r}; leave one of them out")
+    return ending or format or known[0]

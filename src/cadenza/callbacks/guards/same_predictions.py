@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.faults import warn
-from cadenza.foundation.arguments import is_number, one_of
+from cadenza.foundation.arguments import at_least_zero, is_number, one_of
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -74,8 +74,7 @@ class AllPredictionsSame(Callback):
             raise ValueError(f'predictions is "class", "value", a function or None, not {predictions!r}')
         if value is not None and not is_number(value):
             raise ValueError(f"value is the finite number that is predicted, or None, not {value!r}")
-        if not is_number(tolerance) or tolerance < 0:
-            raise ValueError(f"tolerance is a finite number of at least 0, not {tolerance!r}")
+        at_least_zero("tolerance", tolerance)
         self.action, self.predictions, self.value, self.tolerance = action, predictions, value, tolerance
         self._forget()
 

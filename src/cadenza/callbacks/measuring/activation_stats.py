@@ -15,7 +15,7 @@ from cadenza.callback import Callback, Order
 from cadenza.callbacks.faults import warn
 from cadenza.callbacks.measuring.gradient_stats import in_steps
 from cadenza.clock import Duration
-from cadenza.foundation.arguments import is_number, texts
+from cadenza.foundation.arguments import at_least_zero, texts
 from cadenza.foundation.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -175,6 +175,5 @@ def checked_modules(modules: Modules) -> Modules:
 
 
 def checked_near_zero(near_zero: float) -> float:
-    if not is_number(near_zero) or near_zero < 0:
-        raise ValueError(f"near_zero is a finite number of at least 0, not {near_zero!r}")
+    at_least_zero("near_zero", near_zero)
     return near_zero

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cadenza.callback import Callback, Order, infer_mode, without
 from cadenza.callbacks.faults import warn
-from cadenza.foundation.arguments import flags, is_whole, one_of, some_of
+from cadenza.foundation.arguments import flags, one_of, some_of, whole
 from cadenza.history import as_scalar, read, unknown_metric
 from cadenza.points import STAGES
 
@@ -80,8 +80,7 @@ class ExtremeBatches(Callback):
         if not isinstance(keep, str) or keep not in _KEEP:
             raise ValueError(f'keep is "worst", "best" or "both", not {keep!r}')
         one_of("mode", mode, ("min", "max"), or_none=True)
-        if not is_whole(read_every, 1):
-            raise ValueError(f"read_every is a whole number of at least 1, not {read_every!r}")
+        whole("read_every", read_every, 1, "is")
         flags(outputs=outputs)
         self.by, self.keep, self.outputs, self.read_every = by, keep, outputs, read_every
         self.mode = _mode(by, mode)

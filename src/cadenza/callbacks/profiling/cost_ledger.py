@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.faults import Faults, tolerant, warn
-from cadenza.callbacks.folders import checked_path, place_for, write_whole
+from cadenza.callbacks.folders import place_for, write_whole
 from cadenza.callbacks.profiling.count_host_waits import HostWaits
 from cadenza.callbacks.profiling.instrumented_plan import TimedPlayers
 from cadenza.callbacks.profiling.ledger_book import Costs, MeasuredBatch, Meter
 from cadenza.engine.boundaries import exchange
 from cadenza.engine.requests import EXCHANGE
 from cadenza.foundation.arguments import is_number, is_whole
+from cadenza.foundation.arguments import path as path_or_none
 from cadenza.foundation.arguments import stream as stream_or_none
 from cadenza.foundation.text_table import tell
 
@@ -89,7 +90,7 @@ class CostLedger(Faults, Callback):
         stream_or_none("stream", stream)
         self._check_on_error(on_error)
         self.every, self.budget, self.stream = every, budget, stream
-        self.path = checked_path(path, self.name)
+        self.path = path_or_none(f"{self.name}: path", path)
         self.costs = Costs()
         self._reset()
 

@@ -15,9 +15,10 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.faults import Faults, tolerant, warn
-from cadenza.callbacks.folders import checked_path, place_for, write_whole
+from cadenza.callbacks.folders import place_for, write_whole
 from cadenza.clock import Duration
-from cadenza.foundation.arguments import flags, is_whole
+from cadenza.foundation.arguments import flags, whole
+from cadenza.foundation.arguments import path as path_or_none
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -73,9 +74,8 @@ class Profile(Faults, Callback):
     ) -> None:
         self.start = Duration.parse(start, "start")
         for name, count in (("steps", steps), ("rows", rows)):
-            if not is_whole(count, 1):
-                raise ValueError(f"{name} is a whole number of at least 1, not {count!r}")
-        self.path = checked_path(path, self.name)
+            whole(name, count, 1, "is")
+        self.path = path_or_none(f"{self.name}: path", path)
         if self.path is not None and not os.fspath(self.path).endswith((".json", ".json.gz")):
             raise ValueError(f"path is a file that ends in .json or .json.gz, not {os.fspath(self.path)!r}")
         self._check_on_error(on_error)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.faults import Faults, tolerant, warn
-from cadenza.callbacks.folders import checked_path, place_for
-from cadenza.foundation.arguments import is_whole, one_of
+from cadenza.callbacks.folders import place_for
+from cadenza.foundation.arguments import file_format, one_of, whole
 from cadenza.foundation.row_files import FORMATS, Table
 from cadenza.history import Row, read
 
@@ -68,18 +68,9 @@ class HistoryFile(Callback, Faults):
         flush_every: int = 100,
         on_error: str = "raise",
     ) -> None:
-        checked_path(path, self.name)
-        ending = None if path is None else Path(path).suffix.removeprefix(".").lower()
-        for found in (ending, format):
-            if found is not None and (not isinstance(found, str) or found not in FORMATS):
-                known = ", ".join(FORMATS)
-                raise ValueError(f"{self.name}: the end of path or else format is {known}, not {found!r}: {path!r}")
-        if ending is not None and format not in (None, ending):
-            raise ValueError(f"{self.name}: path ends in .{ending}, but format is {format!r}; leave one of them out")
+        self.path, self.format = path, file_format(self.name, path, format, FORMATS)
         one_of(f"{self.name}: rows", rows, ("epoch", "iter", "all"))
-        if not is_whole(flush_every, 1):
-            raise ValueError(f"{self.name}: flush_every is a whole number of at least 1, not {flush_every!r}")
-        self.path, self.format = path, ending or format or "csv"
+        whole(f"{self.name}: flush_every", flush_every, 1, "is")
         self.rows, self.flush_every = rows, flush_every
         self._check_on_error(on_error)
         self._forget()

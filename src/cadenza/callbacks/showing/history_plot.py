@@ -22,7 +22,7 @@ from cadenza.callbacks.showing.figures import (
     write_figure,
 )
 from cadenza.callbacks.showing.plot_series import Family, Series, families, thinned
-from cadenza.foundation.arguments import one_of, texts
+from cadenza.foundation.arguments import one_of, text, texts
 from cadenza.history import History, unknown_metric
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ class HistoryPlot(Callback, Faults):
     ) -> None:
         self.format = checked_format(path, format, self.name)
         one_of(f"{self.name}: every", every, ("epoch", "end"))
-        if mark is not None and (not isinstance(mark, str) or not mark):
-            raise ValueError(f"{self.name}: mark is the name of a metric or None, not {mark!r}")
+        if mark is not None:
+            text(f"{self.name}: mark", mark, "the name of a metric or None")
         self.path, self.every, self.mark = path, every, mark
         self.metrics = None if metrics is None else _names(metrics, f"{self.name}: metrics")
         self.log_scale = _names(log_scale, f"{self.name}: log_scale")

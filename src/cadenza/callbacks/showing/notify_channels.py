@@ -15,7 +15,7 @@ from email.utils import localtime
 from typing import Any, NoReturn, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
-from cadenza.foundation.arguments import is_whole, text, texts
+from cadenza.foundation.arguments import function, is_whole, text, texts
 
 Hidden: TypeAlias = str | Callable[[], str]
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -163,8 +163,7 @@ class Webhook:
     ) -> None:
         if isinstance(url, str) and urlsplit(url).scheme not in ("http", "https"):
             raise ValueError("the url of a webhook begins with https:// or http://")
-        if body is not None and not callable(body):
-            raise TypeError(f"body is a function of the message, not {body!r}")
+        function("body", body, "a function of the message")
         if not isinstance(headers, Mapping | None):
             raise TypeError(f"headers is a dict from names to texts or None, not a {type(headers).__name__}")
         self.url, self.body = Secret(url, "url"), body

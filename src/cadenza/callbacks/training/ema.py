@@ -20,7 +20,7 @@ from cadenza.callbacks.training.averaging import (
     update_average,
     weights_of,
 )
-from cadenza.foundation.arguments import flags, is_number, one_of, whole
+from cadenza.foundation.arguments import among, flags, is_number, one_of, whole
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -174,8 +174,7 @@ def decay_at(update: int, decay: float, warmup: str, steps: int | None = None, b
 def _check_arguments(decay: float, warmup: str, steps: int | None, beta: float, buffers: str) -> None:
     if not is_number(decay) or not 0 <= decay < 1:
         raise ValueError(f"decay must be at least 0 and below 1, not {decay!r}")
-    if warmup not in WARMUPS:
-        raise ValueError(f"warmup is one of {', '.join(WARMUPS)}, not {warmup!r}")
+    among("warmup", warmup, WARMUPS)
     if (warmup == "exponential") != (steps is not None):
         raise ValueError(
             f"steps, the number of steps you plan, belongs to warmup='exponential', which needs it, not {steps!r}"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cadenza.distributed.world import World
+from cadenza.foundation.arguments import one_of, whole
 from cadenza.foundation.suggest import did_you_mean
 
 ENGINES = {
@@ -29,12 +30,10 @@ def launch(fn: Callable[..., Any], *args: Any, workers: int = 2, on: str = "loca
     """
     if not callable(fn):
         raise TypeError(f"launch calls a function in each process, not {type(fn).__name__}")
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise ValueError(f"workers is a whole number of at least 1, not {workers!r}")
+    whole("workers", workers, 1, "is")
     if on not in ENGINES:
         raise ValueError(f"on is one of {', '.join(ENGINES)}, not {on!r}{did_you_mean(str(on), ENGINES)}")
-    if options.get("results", "main") not in ("main", "all"):
-        raise ValueError(f'results is "main" or "all", not {options["results"]!r}')
+    one_of("results", options.get("results", "main"), ("main", "all"))
     if World.detect().source != "single":
         if options.get("results") == "all":
             raise ValueError('results="all" is for a launch that starts the processes; here another launcher did')

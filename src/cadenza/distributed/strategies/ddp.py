@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from cadenza.distributed.agreement.process_group import Ensemble
 from cadenza.distributed.strategies.piggyback import Carrier, Ears, Ride
 from cadenza.distributed.strategies.reduction import Buffers, Reduction
-from cadenza.distributed.strategies.strategy import Together, check_flags, on_cuda, same_everywhere, trained
+from cadenza.distributed.strategies.strategy import Together, on_cuda, same_everywhere, trained
+from cadenza.foundation.arguments import flags
 from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class DDP(Together):
             "gradient_as_bucket_view": gradient_as_bucket_view,
             "broadcast_buffers": broadcast_buffers,
         }
-        check_flags("DDP", self.flags.items())
+        flags(**{f"DDP: {name}": flag for name, flag in self.flags.items()})
         self.bucket_cap_mb, self.timeout, self.debug = bucket_cap_mb, timeout, debug
 
     def spread(self, run: Run, ensemble: Ensemble) -> None:

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from cadenza.callbacks.folders import checked_path
 from cadenza.experiment.trackers.tracker import Opening, Tracker
+from cadenza.foundation.arguments import path as path_or_none
 from cadenza.foundation.row_files import Table
 
 
@@ -35,7 +35,7 @@ class CSV(Tracker):
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, rows: str = "all") -> None:
         super().__init__(rows=rows)
-        self.path = checked_path(path, self.name)
+        self.path = path_or_none(f"{self.name}: path", path)
         self._table: Table | None = None
 
     def start(self, opening: Opening) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.dialects.fastai.callback import Annealing, Scheduler, annealing_cos, annealing_exp, annealing_linear
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.foundation.arguments import among
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner
@@ -101,8 +102,7 @@ class FlatCosAnnealScheduler(GeneralScheduler):
         start_pct: float = 0.72, curve: str = "cosine",
     ) -> None:  # fmt: skip
         curves = {"cosine": annealing_cos, "linear": annealing_linear, "exponential": annealing_exp}
-        if curve not in curves:
-            raise ValueError(f"fastai: curve is one of {', '.join(curves)}, not {curve!r}")
+        among("fastai: curve", curve, curves)
         total = len(learn.data.train_dl) * tot_epochs
         flat, end = int(total * start_pct), lr / 1e3 if curve == "exponential" else 0.0
         first = TrainingPhase(flat).schedule_hp("lr", lr).schedule_hp("mom", moms[0])
