@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.faults import warn
 from cadenza.clock import Cadence, Duration
 from cadenza.foundation.arguments import flags, one_of, path, text, texts, whole
+from cadenza.foundation.warn import warn
 from cadenza.resume.collect import collect, crew_of, unresumable
 from cadenza.resume.signals import Preempted, Warnings
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cadenza.callbacks.folders import write_whole
+from cadenza.foundation.files import write_whole
 from cadenza.foundation.locking import is_locked, process_exists
 
 NAME = "status.json"

@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.faults import warn
 from cadenza.callbacks.guards.monitored_metric import newest_row, refuse_unknown
 from cadenza.foundation.arguments import at_least_zero, flags, is_number, is_whole, metric, one_of, whole
+from cadenza.foundation.warn import warn
 from cadenza.history import Row
 
 if TYPE_CHECKING:

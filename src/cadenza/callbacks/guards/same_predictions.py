@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import warn
 from cadenza.foundation.arguments import at_least_zero, is_number, one_of
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run

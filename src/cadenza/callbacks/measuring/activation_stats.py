@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import warn
 from cadenza.callbacks.measuring.gradient_stats import in_steps
 from cadenza.clock import Duration
 from cadenza.foundation.arguments import at_least_zero, texts
 from cadenza.foundation.suggest import did_you_mean
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order, infer_mode, without
-from cadenza.callbacks.faults import warn
 from cadenza.foundation.arguments import flags, one_of, some_of, whole
+from cadenza.foundation.warn import warn
 from cadenza.history import as_scalar, read, unknown_metric
 from cadenza.points import STAGES
 

@@ -10,8 +10,8 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant, warn
-from cadenza.callbacks.folders import place_for, write_whole
+from cadenza.callbacks.faults import Faults, tolerant
+from cadenza.callbacks.folders import place_for
 from cadenza.callbacks.profiling.count_host_waits import HostWaits
 from cadenza.callbacks.profiling.instrumented_plan import TimedPlayers
 from cadenza.callbacks.profiling.ledger_book import Costs, MeasuredBatch, Meter
@@ -20,7 +20,9 @@ from cadenza.engine.requests import EXCHANGE
 from cadenza.foundation.arguments import is_number, is_whole
 from cadenza.foundation.arguments import path as path_or_none
 from cadenza.foundation.arguments import stream as stream_or_none
+from cadenza.foundation.files import write_whole
 from cadenza.foundation.text_table import tell
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run

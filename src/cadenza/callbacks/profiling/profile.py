@@ -14,11 +14,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant, warn
-from cadenza.callbacks.folders import place_for, write_whole
+from cadenza.callbacks.faults import Faults, tolerant
+from cadenza.callbacks.folders import place_for
 from cadenza.clock import Duration
 from cadenza.foundation.arguments import flags, whole
 from cadenza.foundation.arguments import path as path_or_none
+from cadenza.foundation.files import whole_file, write_whole
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -168,10 +170,5 @@ class _Window:
 
 def write_trace(profiler: profile, path: Path) -> None:
     """Writes the trace of a profiler that was stopped; the file is there as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{os.getpid()}.part.{path.name}")  # how the name ends says whether it is packed
-    try:
+    with whole_file(path) as unfinished:  # how its name ends says whether it is packed
         profiler.export_chrome_trace(str(unfinished))
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)

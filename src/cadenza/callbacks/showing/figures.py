@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cadenza.callbacks.folders import write_whole
 from cadenza.foundation.arguments import file_format
+from cadenza.foundation.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis

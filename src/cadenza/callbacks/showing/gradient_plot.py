@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant, warn
+from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.folders import place_for
 from cadenza.callbacks.measuring.gradient_spread import Measured, Spread, measure_gradients
 from cadenza.callbacks.showing.figures import (
@@ -21,6 +21,7 @@ from cadenza.callbacks.showing.figures import (
     write_figure,
 )
 from cadenza.foundation.arguments import one_of, texts, whole
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant, warn
+from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.folders import place_for
 from cadenza.foundation.arguments import file_format, one_of, whole
+from cadenza.foundation.files import set_aside
 from cadenza.foundation.row_files import FORMATS, Table
+from cadenza.foundation.warn import warn
 from cadenza.history import Row, read
 
 if TYPE_CHECKING:
@@ -134,9 +135,7 @@ class HistoryFile(Callback, Faults):
         table = Table(place_for(run, self.path, f"history.{self.format}"), self.format)
         if self._earlier:
             table.rewrite(self._read(self._earlier))
-        elif table.path.exists():
-            kept = _free_name(table.path)
-            table.path.rename(kept)
+        elif kept := set_aside(table.path):
             log.info("%s: the file of an earlier training was kept as %s", self.name, kept)
         return table
 
@@ -153,10 +152,3 @@ class HistoryFile(Callback, Faults):
 def _to_read(at: dict[str, Any]) -> dict[str, Any]:
     """Where a row stands, for people, who count epochs from 1."""
     return {name: value + 1 if name == "epoch" else value for name, value in at.items()}
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    while (kept := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
-        number += 1
-    return kept

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.faults import Faults, tolerant, warn
+from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.folders import place_for
 from cadenza.callbacks.showing.figures import (
     checked_format,
@@ -21,8 +21,9 @@ from cadenza.callbacks.showing.figures import (
     plain,
     write_figure,
 )
-from cadenza.callbacks.showing.plot_series import Family, Series, families, thinned
+from cadenza.callbacks.showing.plot_series import Family, Series, banded, families
 from cadenza.foundation.arguments import one_of, text, texts
+from cadenza.foundation.warn import warn
 from cadenza.history import History, unknown_metric
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def _stage(name: str) -> str:
 
 
 def _draw_series(axes: Axes, series: Series, colour: str, line: str) -> None:
-    means, low, high = thinned(series)
+    means, low, high = banded(series)
     finite = [y if math.isfinite(y) else math.nan for y in means.y]
     style: dict[str, Any] = {"color": colour, "linestyle": line, "label": plain(series.name)}
     axes.plot(means.x, finite, marker="o" if len(finite) <= 30 else "", markersize=3.5, **style)

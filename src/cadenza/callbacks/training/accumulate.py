@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import warn
 from cadenza.callbacks.training.clip import trained_parameters
 from cadenza.data import length_of
 from cadenza.foundation.arguments import flags, is_whole
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.faults import warn
 from cadenza.callbacks.guards.monitored_metric import newest_row, refuse_unknown
 from cadenza.callbacks.training.averaging import (
     averaged_names,
@@ -25,6 +24,7 @@ from cadenza.callbacks.training.precise_batchnorm import has_statistics, recompu
 from cadenza.clock import Duration
 from cadenza.foundation.arguments import flags, one_of, text, whole
 from cadenza.foundation.arguments import loader as loader_or_none
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cadenza.callbacks.folders import write_whole
 from cadenza.dialects.table import nearest
+from cadenza.foundation.files import write_whole
 from cadenza.foundation.suggest import suggestion
 
 __all__ = ["BaseSGLogger"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from pathlib import Path
 from typing import Any
 
 from cadenza.experiment.trackers.tracker import Opening, Tracker
 from cadenza.foundation.arguments import path as path_or_none
+from cadenza.foundation.files import set_aside
 from cadenza.foundation.row_files import Table
 
 
@@ -41,27 +41,18 @@ class CSV(Tracker):
     def start(self, opening: Opening) -> None:
         path = Path(self.path) if self.path is not None else opening.folder / "metrics.csv"
         self._table = Table(path, "csv")
-        if not path.exists():
-            return
         if opening.goes_on:
-            with path.open(encoding="utf-8", newline="") as file:
-                self._table.columns = next(csv.reader(file), [])
+            self._table.read_columns()
         else:
-            number = 1
-            while (kept := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
-                number += 1
-            path.rename(kept)
+            set_aside(path)
 
     def log(self, row: dict[str, Any]) -> None:
         assert self._table is not None
         self._table.append([row])
 
     def resume(self, step: int, rows: int) -> None:
-        table = self._table
-        assert table is not None
-        if table.path.exists():
-            with table.path.open(encoding="utf-8", newline="") as file:
-                table.rewrite(list(csv.DictReader(file))[:rows])
+        assert self._table is not None
+        self._table.cut(rows)
 
     def finish(self, state: str) -> None:
         self._table = None
