@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
@@ -16,6 +15,7 @@ from cadenza.callbacks.showing.export import Call, ExportResult, call_of, check_
 from cadenza.data import to_device
 from cadenza.foundation.arguments import flags, function, is_number, one_of
 from cadenza.foundation.arguments import path as path_or_none
+from cadenza.foundation.torch_private import tree_map
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -119,7 +119,7 @@ class ExportCheck(Callback, Faults):
 
 def to_host(call: Call) -> Call:
     """A copy of the inputs in main memory, so that they take no room on the device while it trains."""
-    args, kwargs = torch.utils._pytree.tree_map(
+    args, kwargs = tree_map(
         lambda leaf: leaf.detach().to("cpu", copy=True) if isinstance(leaf, Tensor) else leaf, call.both
     )
     return Call(args, kwargs)

@@ -12,6 +12,7 @@ from cadenza.callback import Callback, Order
 from cadenza.callbacks.training.clip import trained_parameters
 from cadenza.data import length_of
 from cadenza.foundation.arguments import flags, is_whole
+from cadenza.foundation.torch_private import foreach_mul_
 from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ class Window:
             factor = self.reference / self.total
         gradients = [p.grad for p in parameters if p.grad is not None]
         if gradients:
-            torch._foreach_mul_(gradients, factor)
+            foreach_mul_(gradients, factor)
 
 
 def _exact(count: Count, device: torch.device) -> Count:

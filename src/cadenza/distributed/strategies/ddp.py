@@ -16,6 +16,7 @@ from cadenza.distributed.strategies.piggyback import Carrier, Ears, Ride
 from cadenza.distributed.strategies.reduction import Buffers, Reduction
 from cadenza.distributed.strategies.strategy import Together, on_cuda, same_everywhere, trained
 from cadenza.foundation.arguments import flags
+from cadenza.foundation.torch_private import communication_hooks
 from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class DDP(Together):
             return "find_unused_parameters looks in each step which parameters have gradients"
         if self.flags["static_graph"]:
             return "static_graph lets torch find out in its first step which parameters have gradients"
-        if getattr(run.model, "_comm_hooks", None):
+        if communication_hooks(run.model):
             return "a hook of DistributedDataParallel puts the gradients together"
         if any(isinstance(one, nn.SyncBatchNorm) for one in run.module.modules()):
             return "SyncBatchNorm talks to the other processes in the midst of a step"

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from cadenza.foundation.torch_private import end_allocating_to_pool
+
 _WAITED = "called a synchronizing CUDA operation"
 _PROTOTYPE = "Synchronization debug mode is a prototype"
 _watching = True
@@ -96,7 +98,7 @@ def recover(device: torch.device, pool: Any) -> None:
         torch.ones((), device=device).bernoulli_()
         return
     with suppress(Exception):
-        torch._C._cuda_endAllocateToPool(device.index or 0, pool)
+        end_allocating_to_pool(device, pool)
     with suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
