@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cadenza.foundation.files import filled
+from cadenza.foundation.whole_files import filled
 
 if TYPE_CHECKING:
     from cadenza.run import Run

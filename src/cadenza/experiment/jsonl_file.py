@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cadenza.foundation.files import append_whole, set_aside, write_whole
 from cadenza.foundation.row_files import json_line
 from cadenza.foundation.warn import warn
+from cadenza.foundation.whole_files import append_whole, set_aside, write_whole
 
 log = logging.getLogger("cadenza.experiment")
 MOST_WAITING = 100_000

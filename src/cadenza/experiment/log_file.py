@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.experiment.secrets import masked_text
-from cadenza.foundation.files import append_whole
+from cadenza.foundation.whole_files import append_whole
 
 
 class LogFile(logging.Handler):

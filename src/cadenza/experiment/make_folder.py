@@ -14,7 +14,7 @@ from typing import Any
 from cadenza.experiment.provenance import packages
 from cadenza.experiment.recipe_text import jsonable, yaml_text
 from cadenza.experiment.secrets import masked
-from cadenza.foundation.files import write_whole
+from cadenza.foundation.whole_files import write_whole
 
 DETAILS = "run.json"
 PARTS = ("checkpoints", "plots", "tensorboard")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cadenza.experiment.jsonl_file import LinesFile, Trouble, WaitingLines
 from cadenza.experiment.png import png_bytes
-from cadenza.foundation.files import whole_file, write_whole
+from cadenza.foundation.whole_files import whole_file, write_whole
 
 KINDS = ("image", "figure", "histogram", "text", "artifact")
 _BINS = 64

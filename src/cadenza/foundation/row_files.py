@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cadenza.foundation.files import append_whole, write_whole
 from cadenza.foundation.text_table import number
+from cadenza.foundation.whole_files import append_whole, write_whole
 
 FORMATS = ("csv", "tsv", "jsonl", "txt")
 _SEPARATORS = {"csv": ",", "tsv": "\t"}

@@ -20,9 +20,9 @@ from cadenza.engine.requests import EXCHANGE
 from cadenza.foundation.arguments import is_number, is_whole
 from cadenza.foundation.arguments import path as path_or_none
 from cadenza.foundation.arguments import stream as stream_or_none
-from cadenza.foundation.files import write_whole
 from cadenza.foundation.text_table import tell
 from cadenza.foundation.warn import warn
+from cadenza.foundation.whole_files import write_whole
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -19,8 +19,8 @@ from cadenza.callbacks.folders import place_for
 from cadenza.clock import Duration
 from cadenza.foundation.arguments import flags, whole
 from cadenza.foundation.arguments import path as path_or_none
-from cadenza.foundation.files import whole_file, write_whole
 from cadenza.foundation.warn import warn
+from cadenza.foundation.whole_files import whole_file, write_whole
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadenza.foundation.arguments import file_format
-from cadenza.foundation.files import write_whole
+from cadenza.foundation.whole_files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis

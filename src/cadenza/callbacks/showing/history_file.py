@@ -10,9 +10,9 @@ from cadenza.callback import Callback, Order
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.folders import place_for
 from cadenza.foundation.arguments import file_format, one_of, whole
-from cadenza.foundation.files import set_aside
 from cadenza.foundation.row_files import FORMATS, Table
 from cadenza.foundation.warn import warn
+from cadenza.foundation.whole_files import set_aside
 from cadenza.history import Row, read
 
 if TYPE_CHECKING:

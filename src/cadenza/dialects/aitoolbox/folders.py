@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cadenza.callbacks.showing.figures import new_figure, write_figure
 from cadenza.checkpoint.backends.remote import Remote
-from cadenza.foundation.files import write_whole
+from cadenza.foundation.whole_files import write_whole
 
 CLOUDS = dict.fromkeys(("s3", "aws_s3", "aws"), "s3") | dict.fromkeys(("gcs", "google_storage", "google storage"), "gs")
 

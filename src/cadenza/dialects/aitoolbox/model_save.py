@@ -11,7 +11,7 @@ from typing import Any
 from cadenza.dialects.aitoolbox.abstract import AbstractExperimentCallback
 from cadenza.dialects.aitoolbox.folders import describe, draw_history, folder_of, plain_state, save_state, upload
 from cadenza.dialects.aitoolbox.results import AbstractResultPackage
-from cadenza.foundation.files import write_whole
+from cadenza.foundation.whole_files import write_whole
 
 __all__ = ["ModelCheckpoint", "ModelIterationCheckpoint", "ModelTrainEndSave"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.dialects.table import nearest
-from cadenza.foundation.files import write_whole
 from cadenza.foundation.suggest import suggestion
+from cadenza.foundation.whole_files import write_whole
 
 __all__ = ["BaseSGLogger"]
 

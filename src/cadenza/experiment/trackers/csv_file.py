@@ -8,8 +8,8 @@ from typing import Any
 
 from cadenza.experiment.trackers.tracker import Opening, Tracker
 from cadenza.foundation.arguments import path as path_or_none
-from cadenza.foundation.files import set_aside
 from cadenza.foundation.row_files import Table
+from cadenza.foundation.whole_files import set_aside
 
 
 class CSV(Tracker):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.foundation.files import append_whole, set_aside, whole_file, write_whole
 from cadenza.foundation.row_files import Table
+from cadenza.foundation.whole_files import append_whole, set_aside, whole_file, write_whole
 
 
 def write_half(path: Path) -> None:
