@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza._stubs import Stubs
-from cadenza.foundation.arguments import one_of
+from cadenza.foundation.arguments import check, one_of
 from cadenza.points import POINTS, Kind
 
 if TYPE_CHECKING:
@@ -189,8 +189,7 @@ class Watch(Callback):
     """Says which metric decides what is best, so that ``after_best`` is played when it improves."""
 
     def __init__(self, monitor: str, mode: str | None = None) -> None:
-        if not isinstance(monitor, str) or not monitor:
-            raise TypeError(f"what is watched is the name of a metric, not {monitor!r}")
+        check(isinstance(monitor, str) and monitor, "what is watched is the name of a metric", monitor, TypeError)
         one_of("mode", mode, ("min", "max"), or_none=True)
         self.monitor = monitor
         self.mode = mode

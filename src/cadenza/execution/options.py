@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cadenza.foundation.arguments import among, whole
+from cadenza.foundation.arguments import among, check, whole
 
 MODES = ("eager", "auto", "captured", "compiled")
 
@@ -33,8 +33,7 @@ class Execution:
         among("execution", self.mode, MODES)
         for name in ("fused", "foreach", "channels_last", "tf32"):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, bool):
-                raise ValueError(f"{name} is True, False or None, not {value!r}")
+            check(value is None or isinstance(value, bool), f"{name} is True, False or None", value)
         if self.fused and self.foreach:
             raise ValueError("an optimizer is stepped in one form: fused=True or foreach=True, not both")
         if self.foreach and self.mode != "eager":

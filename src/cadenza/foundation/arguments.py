@@ -17,43 +17,42 @@ def is_whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+def check(good: object, says: str, value: object, error: type[Exception] = ValueError) -> None:
+    """Raises an error that ``says`` what is right and shows ``value``, unless it is ``good``."""
+    if not good:
+        raise error(f"{says}, not {value!r}")
+
+
 def whole(name: str, value: object, least: int, says: str = "must be", *, or_none: bool = False) -> None:
-    if not is_whole(value, least) and not (or_none and value is None):
-        none = "None or " if or_none else ""
-        raise ValueError(f"{name} {says} {none}a whole number of at least {least}, not {value!r}")
+    good = is_whole(value, least) or (or_none and value is None)
+    check(good, f"{name} {says} {'None or ' if or_none else ''}a whole number of at least {least}", value)
 
 
 def positive(name: str, value: float) -> None:
-    if not is_number(value) or value <= 0:
-        raise ValueError(f"{name} must be a number above 0, not {value!r}")
+    check(is_number(value) and value > 0, f"{name} must be a number above 0", value)
 
 
 def at_least_zero(name: str, value: float, says: str = "is a finite number") -> None:
-    if not is_number(value) or value < 0:
-        raise ValueError(f"{name} {says} of at least 0, not {value!r}")
+    check(is_number(value) and value >= 0, f"{name} {says} of at least 0", value)
 
 
 def ratio(name: str, value: float) -> None:
-    if not is_number(value) or not 0 <= value <= 1:
-        raise ValueError(f"{name} must be a number from 0 to 1, not {value!r}")
+    check(is_number(value) and 0 <= value <= 1, f"{name} must be a number from 0 to 1", value)
 
 
 def below_one(name: str, value: float) -> None:
-    if not is_number(value) or not 0 <= value < 1:
-        raise ValueError(f"{name} must be a number from 0 up to, but not including, 1, not {value!r}")
+    check(is_number(value) and 0 <= value < 1, f"{name} must be a number from 0 up to, but not including, 1", value)
 
 
 def flags(**values: object) -> None:
     """Each is True or False: what only looks like one, such as the text "no", would mean its opposite."""
     for name, value in values.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} is True or False, not {value!r}")
+        check(isinstance(value, bool), f"{name} is True or False", value, TypeError)
 
 
 def text(name: str, value: object, what: str) -> None:
     """A text with something in it."""
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} is {what}, not {value!r}")
+    check(isinstance(value, str) and value, f"{name} is {what}", value)
 
 
 def one_of(name: str, value: object, choices: Sequence[str], *, or_none: bool = False) -> None:
@@ -76,19 +75,16 @@ def among(name: str, value: object, choices: Iterable[object]) -> None:
     ValueError: format is one of png, pdf, svg, not 'gif'
     """
     known = list(choices)
-    if value not in known:
-        raise ValueError(f"{name} is one of {', '.join(map(str, known))}, not {value!r}")
+    check(value in known, f"{name} is one of {', '.join(map(str, known))}", value)
 
 
 def metric(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f'{name} names a metric, such as "val/loss", not {value!r}')
+    check(isinstance(value, str) and value, f'{name} names a metric, such as "val/loss"', value)
 
 
 def function(name: str, value: object, what: str = "a function of the run or None") -> None:
     """Something to call, or None."""
-    if value is not None and not callable(value):
-        raise TypeError(f"{name} is {what}, not {value!r}")
+    check(value is None or callable(value), f"{name} is {what}", value, TypeError)
 
 
 def texts(name: str, values: Any, what: str, *, least: int = 1) -> list[str]:
@@ -99,8 +95,8 @@ def texts(name: str, values: Any, what: str, *, least: int = 1) -> list[str]:
     """
     one = isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable)
     found = [] if one else list(values)
-    if one or len(found) < least or not all(isinstance(part, str) and part for part in found):
-        raise TypeError(f"{name} is {what}, not {values!r}")
+    good = not one and len(found) >= least and all(isinstance(part, str) and part for part in found)
+    check(good, f"{name} is {what}", values, TypeError)
     return found
 
 
@@ -124,8 +120,8 @@ def some_of(name: str, values: Any, known: Collection[str]) -> frozenset[str]:
     frozenset({'val'})
     """
     chosen = [values] if isinstance(values, str) else list(values) if isinstance(values, Iterable) else []
-    if not chosen or not all(isinstance(one, str) and one in known for one in chosen):
-        raise ValueError(f"{name} is some of {', '.join(known)}, not {values!r}")
+    good = chosen and all(isinstance(one, str) and one in known for one in chosen)
+    check(good, f"{name} is some of {', '.join(known)}", values)
     return frozenset(chosen)
 
 
@@ -137,8 +133,8 @@ def loader(name: str, value: object) -> None:
 
 
 def stream(name: str, value: object) -> None:
-    if value is not None and not callable(getattr(value, "write", None)):
-        raise TypeError(f"{name} is something to write texts to, such as sys.stderr, or None, not {value!r}")
+    good = value is None or callable(getattr(value, "write", None))
+    check(good, f"{name} is something to write texts to, such as sys.stderr, or None", value, TypeError)
 
 
 def path(name: str, value: object, what: str = "the name of a file or None") -> str | os.PathLike[str] | None:

@@ -17,7 +17,7 @@ from cadenza.callbacks.profiling.instrumented_plan import TimedPlayers
 from cadenza.callbacks.profiling.ledger_book import Costs, MeasuredBatch, Meter
 from cadenza.engine.boundaries import exchange
 from cadenza.engine.requests import EXCHANGE
-from cadenza.foundation.arguments import is_number, is_whole
+from cadenza.foundation.arguments import check, is_number, is_whole
 from cadenza.foundation.arguments import path as path_or_none
 from cadenza.foundation.arguments import stream as stream_or_none
 from cadenza.foundation.text_table import tell
@@ -85,8 +85,7 @@ class CostLedger(Faults, Callback):
         stream: TextIO | None = None,
         on_error: str = "raise",
     ) -> None:
-        if not is_whole(every, 1):
-            raise ValueError(f"every is a whole number of batches of at least 1, not {every!r}")
+        check(is_whole(every, 1), "every is a whole number of batches of at least 1", every)
         if budget is not None and (not is_number(budget) or not 0 < budget <= 1):
             raise ValueError(f"budget is a share above 0 and up to 1, or None, not {budget!r}")
         stream_or_none("stream", stream)

@@ -11,7 +11,7 @@ from torch import Tensor
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.training.clip import trained_parameters
 from cadenza.data import length_of
-from cadenza.foundation.arguments import flags, is_whole
+from cadenza.foundation.arguments import check, flags, is_whole
 from cadenza.foundation.torch_private import foreach_mul_
 from cadenza.foundation.warn import warn
 
@@ -52,8 +52,7 @@ class Accumulate(Callback):
     def __init__(
         self, n: int, weight: str | Callable[[Run], Count] = "samples", *, drop_last: bool = False, carry: bool = False
     ) -> None:
-        if not is_whole(n, 1):
-            raise ValueError(f"n is the number of batches for one step, a whole number of at least 1, not {n!r}")
+        check(is_whole(n, 1), "n is the number of batches for one step, a whole number of at least 1", n)
         if weight not in ("samples", "tokens") and not callable(weight):
             raise ValueError(f'weight is "samples", "tokens" or a function of the run, not {weight!r}')
         flags(drop_last=drop_last, carry=carry)

@@ -9,7 +9,7 @@ from torch import nn
 
 from cadenza.callback import Callback, Order
 from cadenza.clock import Duration
-from cadenza.foundation.arguments import texts
+from cadenza.foundation.arguments import check, texts
 from cadenza.foundation.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -133,11 +133,9 @@ def _durations(
     else:
         names = [modules] if isinstance(modules, str) else texts("modules", modules, _MODULES)
         ends = list(until) if isinstance(until, Sequence) and not isinstance(until, str) else [until] * len(names)
-        if len(ends) != len(names):
-            raise ValueError(f"until must be one duration, or one for each of the {len(names)} names, not {until!r}")
+        check(len(ends) == len(names), f"until must be one duration, or one for each of the {len(names)} names", until)
         pairs = list(zip(names, ends, strict=True))
-    if not pairs or not all(isinstance(name, str) and name for name, _ in pairs):
-        raise ValueError(f"modules is {_MODULES}, not {modules!r}")
+    check(pairs and all(isinstance(name, str) and name for name, _ in pairs), f"modules is {_MODULES}", modules)
     for _, end in pairs:
         if not isinstance(end, str | Duration | None):
             meant = 'a duration such as "3 epochs", None, or a list with one of these for each name'

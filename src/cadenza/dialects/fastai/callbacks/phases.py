@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.dialects.fastai.callback import Annealing, Scheduler, annealing_cos, annealing_exp, annealing_linear
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
-from cadenza.foundation.arguments import among
+from cadenza.foundation.arguments import among, check
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner
@@ -25,8 +25,7 @@ class TrainingPhase:
 
     def schedule_hp(self, name: str, vals: Any, anneal: Annealing | None = None) -> Self:
         """``vals`` is one value, a pair, or a list of pairs for the parameter groups."""
-        if name not in ("lr", "mom", "beta", "wd"):
-            raise ValueError(f"fastai: a phase schedules lr, mom, beta or wd, not {name!r}")
+        check(name in ("lr", "mom", "beta", "wd"), "fastai: a phase schedules lr, mom, beta or wd", name)
         each = vals if isinstance(vals, list) else [vals]
         self.scheds[name] = [Scheduler(one, self.length, anneal) for one in each]
         return self
