@@ -19,12 +19,12 @@ import ray
 from ray import train
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from cadenza.distributed.launchers.environment import environment_with
 from cadenza.distributed.launchers.extra_callbacks import accompanied
 from cadenza.distributed.launchers.ray_report import RayReport
 from cadenza.distributed.launchers.result_socket import PostOffice
 from cadenza.distributed.launchers.task import Errand, collect, raise_first
 from cadenza.foundation.arguments import whole
+from cadenza.foundation.environment import environment_with
 
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """What the processes of a Ray that is started here get: nothing is told to anybody outside, devices stay visible."""
