@@ -32,7 +32,7 @@ AREAS = {
         "tests/engine tests/execution",
     ),
     "step": (
-        "execution/action execution/eager execution/step execution/forward engine/verbs",
+        "execution/action execution/eager execution/step execution/forward engine/stack",
         "tests/engine tests/execution",
     ),
     "checkpoint": (

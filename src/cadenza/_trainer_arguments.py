@@ -103,7 +103,7 @@ def check_trainable(training: Training) -> None:
 
 def tell_of_no_validation(run: Run, every: Duration) -> None:
     """Warns if ``validate_every`` cannot have an effect: nothing is there to be validated, or the fit ends before."""
-    if not run.is_main or run._resume is not None:  # which may owe one that was due before
+    if not run.is_main or run.is_resuming:  # which may owe one that was due before
         return
     says_when_to_test = run.test_loaders is not None and every.unit == "epochs"
     if run.val_loader is None and not says_when_to_test:

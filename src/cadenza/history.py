@@ -6,6 +6,7 @@ Values stay where they were made. A device tensor is read when somebody looks at
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,18 @@ class Best:
     value: float
     epoch: int
     step: int
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The one metric that decides what is best."""
+
+    name: str
+    mode: str
+    who: str
+
+    def better(self, value: float, best: float) -> bool:
+        return not math.isnan(value) and (value < best if self.mode == "min" else value > best)
 
 
 def as_scalar(name: object, value: object, *, copy: bool = True) -> float | Tensor:

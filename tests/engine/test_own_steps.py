@@ -51,7 +51,7 @@ class Sharp(MainCallback):
     """The step of sharpness-aware minimisation: up along the gradient, a second gradient there, down from below."""
 
     def on_iter_step(self, run):
-        sharpen(run.module, run.again, run.optimizer.step)
+        sharpen(run.module, run.recompute, run.optimizer.step)
 
 
 def sharpen(model, evaluate_again, step) -> None:
@@ -121,7 +121,7 @@ def test_what_cannot_be_met_with_a_closure_is_refused():
 def test_a_batch_cannot_be_played_again_when_gradients_are_held_from_others() -> None:
     trainer = make_trainer()
     trainer.on("before_forward")(lambda run: run.hold_step() if run.batch_idx == 0 else None)
-    trainer.on("before_step")(lambda run: run.again())
+    trainer.on("before_step")(lambda run: run.recompute())
     with pytest.raises(RuntimeError, match="held from earlier batches"):
         trainer.fit(batches(3), epochs=1)
 

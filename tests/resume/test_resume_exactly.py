@@ -135,6 +135,41 @@ def test_buffers_that_are_not_persistent_are_restored(breaks: tuple[str, int], t
     assert torch.equal(whole._training.criterion.calls, other._training.criterion.calls)  # type: ignore[union-attr]
 
 
+class Centred(nn.Module):
+    """Subtracts a mean that its first forward creates, as a buffer of the state dict."""
+
+    mean: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = x.detach().mean(0) if self.mean is None else self.mean.lerp(x.detach().mean(0), 0.1)
+        return x if self.mean is None else x - self.mean
+
+
+def centred(*callbacks: Callback) -> Trainer:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), Centred())
+    sgd = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    return Trainer(model, sgd, nn.CrossEntropyLoss(), callbacks=callbacks, device="cpu", seed=2)
+
+
+@pytest.mark.parametrize("breaks", [("after_step", 7), ("after_epoch", 2), ("after_run", 1), None], ids=str)
+def test_a_buffer_that_training_creates_is_restored(breaks: tuple[str, int] | None, tmp_path: Path) -> None:
+    def fit(*callbacks: Callback, folder: str) -> Trainer:
+        trainer = centred(saving(tmp_path / folder), *callbacks)
+        trainer.fit(loader(), loader(), epochs=EPOCHS, resume="auto")
+        return trainer
+
+    whole = fit(folder="whole")
+    with contextlib.suppress(Oops):
+        fit(*([] if breaks is None else [Break(*breaks)]), folder="other")
+    assert first_difference(values(whole), values(fit(folder="other"))) is None
+
+
 def test_exported_weights_hold_no_buffer_that_the_state_dict_leaves_out(tmp_path: Path) -> None:
     counting(saving(tmp_path)).fit(loader(), epochs=1)
     assert sorted(load_weights(tmp_path)) == ["inner.bias", "inner.weight"]

@@ -44,10 +44,11 @@ def step_verb(score: StageScore, *, adjusts_lr: bool = True) -> Callable[[Run], 
     def step(run: Run) -> bool:
         if run._stepped_itself:
             return _after_own_step(run, after_step, adjust_lr)
-        if held and run._ensemble is not None and not run._asked & NO_BACKWARD:
-            run._ensemble.skip(run, held)
-        if run._ensemble is not None and not run._asked & (NO_BACKWARD | HOLD_STEP):
-            run._ensemble.settle_held(run, run._pass)
+        if run._processes.many and not run._asked & NO_BACKWARD:
+            if held:
+                run._processes.skip(run, held)
+            if not run._asked & (NO_BACKWARD | HOLD_STEP):
+                run._processes.settle_held(run, run._pass)
         if plain and not run._asked and run.scaler is None:
             run._held = False
             step_plainly(run)
@@ -168,7 +169,7 @@ def step_optimizer(run: Run, optimizer: Optimizer) -> None:
         run.scaler.step(optimizer)
     elif needs_closure(optimizer):
         first: list[Tensor] = [run.loss]
-        optimizer.step(lambda: first.pop() if first else run.again())  # type: ignore[arg-type, return-value]
+        optimizer.step(lambda: first.pop() if first else run.recompute())  # type: ignore[arg-type, return-value]
     else:
         optimizer.step()
 
@@ -184,7 +185,7 @@ def _step_needs_closure(kind: type[Optimizer]) -> bool:
     return parameter is not None and parameter.default is parameter.empty
 
 
-def again_verb(score: StageScore) -> Callable[[Run], Tensor]:
+def recompute_verb(score: StageScore) -> Callable[[Run], Tensor]:
     """Zero_grad, forward, loss and backward once more, for optimizers and callbacks that need a second look."""
     plan = score.plan
     clear = action(score, "zero_grad", plan.behaviour("on_iter_zero_grad"), 0)
@@ -194,15 +195,15 @@ def again_verb(score: StageScore) -> Callable[[Run], Tensor]:
         action(score, "backward", back_propagation(score), 0),
     )
 
-    def again(run: Run) -> Tensor:
+    def recompute(run: Run) -> Tensor:
         if run.scaler is not None:
-            raise RuntimeError("run.again() would add scaled gradients to unscaled ones; use bf16 or fp32 with it")
+            raise RuntimeError("run.recompute() would add scaled gradients to unscaled ones; use bf16 or fp32 with it")
         if run._had_held:
             raise RuntimeError(
-                "run.again() would drop the gradients that were held from earlier batches (accumulation)"
+                "run.recompute() would drop the gradients that were held from earlier batches (accumulation)"
             )
         if run._loss is GONE:
-            raise RuntimeError("run.again() plays a batch once more inside a step, when it has a loss already")
+            raise RuntimeError("run.recompute() runs a batch once more inside a step, when it has a loss already")
         at, run._replaying = run._at, True
         run._first = run._first or (run._loss, run._output)
         try:
@@ -214,4 +215,4 @@ def again_verb(score: StageScore) -> Callable[[Run], Tensor]:
             run._replaying, run._at = False, at
         return run.loss
 
-    return again
+    return recompute

@@ -157,7 +157,7 @@ def was_computed(run: Run) -> bool:
 
 def was_cut_short(run: Run) -> bool:
     """Whether a stop ended this validation or test before its last batch, so that it has no result."""
-    return run.stage != "train" and run.stop_reason is not None and not getattr(run._pass, "complete", True)
+    return run.stage != "train" and run.stop_reason is not None and not run.is_pass_complete
 
 
 def detached(value: Any) -> Any:

@@ -16,7 +16,6 @@ from cadenza.callbacks.profiling.count_host_waits import HostWaits
 from cadenza.callbacks.profiling.instrumented_plan import TimedPlayers
 from cadenza.callbacks.profiling.ledger_book import Costs, MeasuredBatch, Meter
 from cadenza.engine.boundaries import exchange
-from cadenza.engine.requests import EXCHANGE
 from cadenza.foundation.arguments import check, is_number, is_whole
 from cadenza.foundation.arguments import path as path_or_none
 from cadenza.foundation.arguments import stream as stream_or_none
@@ -142,8 +141,7 @@ class CostLedger(Faults, Callback):
         self._left -= 1
         if self._left <= 0 and self._players is not None and not run.is_nested:
             self._wanted = True
-            run._exchange = self._begin
-            run._asked |= EXCHANGE
+            run.between_iterations(self._begin)
 
     @tolerant
     def after_run(self, run: Run) -> None:
@@ -187,8 +185,7 @@ class CostLedger(Faults, Callback):
         if run.is_nested:
             self._batch.disturbed = True  # a whole validation lies inside this batch
         else:
-            run._exchange = self._end
-            run._asked |= EXCHANGE
+            run.between_iterations(self._end)
 
     def _end(self, run: Run) -> None:
         """Between two iterations: writes the batch down, and lets the plain players play again."""

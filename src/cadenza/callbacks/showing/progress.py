@@ -105,7 +105,7 @@ class Progress(Callback):
 
     def after_epoch(self, run: Run) -> None:
         if self._screen is not None:
-            rows = run.history.rows[run._first_row_of_epoch :]  # of a resumed epoch those before the interruption too
+            rows = run.rows_of_epoch  # of a resumed epoch those before the interruption too
             whole = [row for row in rows if row.at.get("stage") != "train"]  # what is logged per batch would flood it
             logged = dict.fromkeys(name for row in whole for name in row.raw())
             latest = run.metrics.raw()

@@ -153,7 +153,7 @@ def recompute_statistics(run: Run, batches: int | None, loader: Iterable[Any] | 
 def _forward(run: Run, batch: Any) -> None:
     del run.loss
     run.batch = to_device(batch, run.device)
-    with run._casting():
+    with run.autocast():
         run.main.on_train_forward(run)
 
 
@@ -164,7 +164,7 @@ def rereadable(run: Run, loader: Iterable[Any] | None, owner: str) -> Iterable[A
         raise ValueError(f"{owner} needs training batches, but the run has no train_loader; give it loader=…")
     if isinstance(loader, Iterator):
         raise ValueError(f"{owner} would use up the training loader, which can be read only once; give it loader=…")
-    if getattr(loader, "persistent_workers", False) and any(getattr(f, "stage", "") == "train" for f in run._open):
+    if getattr(loader, "persistent_workers", False) and "train" in run.open_stages:
         raise ValueError(
             f"{owner} cannot read a loader with persistent workers in the middle of its pass: they serve one reader. "
             "Give it loader=… or validate after the epoch"

@@ -60,7 +60,7 @@ class Precision(Callback):
         return f"{self.precision} with a gradient scaler" if self.precision == "fp16" else self.precision
 
     def after_register(self, run: Run) -> None:
-        run._casting = lambda: self._autocast(run)  # for forwards beside the training, which play no points
+        run.autocast = lambda: self._autocast(run)  # for forwards beside the training, which play no points
         if self.precision == "fp16" and run.mode == "fit":
             run.scaler = self._new_scaler(run.device.type)
 

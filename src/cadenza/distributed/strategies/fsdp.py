@@ -12,7 +12,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import distribute_tensor
 from torch.optim import Optimizer
 
-from cadenza.distributed.agreement.process_group import Ensemble
+from cadenza.distributed.agreement.process_group import ProcessGroup
 from cadenza.distributed.sharded.sharding import put_back
 from cadenza.distributed.strategies.dtensor import cut_state
 from cadenza.distributed.strategies.strategy import Together, same_everywhere
@@ -62,7 +62,7 @@ class FSDP(Together):
         self.reshard_after_forward, self.offload = reshard_after_forward, offload
         self.timeout, self.debug = timeout, debug
 
-    def spread(self, run: Run, ensemble: Ensemble) -> None:
+    def spread(self, run: Run, ensemble: ProcessGroup) -> None:
         if ensemble.model is None:
             same_everywhere(run.module)
             before = dict(run.module.named_parameters(remove_duplicate=False))
@@ -97,7 +97,7 @@ class FSDP(Together):
 class _Syncing:
     """Before each forward: whether the gradients of its backward are put together."""
 
-    def __init__(self, ensemble: Ensemble) -> None:
+    def __init__(self, ensemble: ProcessGroup) -> None:
         self.ensemble = ensemble
 
     def __call__(self, module: nn.Module, *_: Any) -> None:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from cadenza.engine.deferred import Later
-from cadenza.engine.fields import GONE, UNWEIGHTED
+from cadenza.engine.fields import GONE, UNWEIGHTED, Later
 from cadenza.execution.recorded.cpu_random import take_out, with_draws
 from cadenza.execution.recorded.host_reads import ReadingIsAnError, said_of
 from cadenza.execution.recorded.optimizer_form import Form

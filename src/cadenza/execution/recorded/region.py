@@ -95,7 +95,7 @@ class Region:
         """The verb ``train_step``."""
         if run._asked or self.closed or run.scaler is not None or run.loss_weight is not UNWEIGHTED:
             return self.eager(run)
-        if run._ensemble is not None and not run._ensemble.has_even_share(run):
+        if not run._processes.has_even_share(run):
             return self._weighted(run)
         result = self._ordinary(run)
         if result and self._adjust_lr is not None:
@@ -151,7 +151,7 @@ class Region:
             self._buffers = self._left = buffers
         return (
             run._held,
-            run._ensemble is None or run._ensemble.syncs(run),
+            run._processes.syncs(run),
             self._look,
             tuple([module.training for module in self._modules]),
             tuple([(p.data_ptr(), p.requires_grad, p.grad is None) for p in self._parameters]),
