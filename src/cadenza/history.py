@@ -9,11 +9,12 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from cadenza.foundation.suggest import did_you_mean
 
 PLACES = frozenset(("kind", "epoch", "step", "batch", "stage", "mode"))
 """What a row says of where it was written; no metric can be called so."""
@@ -78,8 +79,7 @@ def read(values: Iterable[float | Tensor]) -> list[float]:
 def unknown_metric(name: str, known: Iterable[str]) -> str:
     """What to say when ``name`` is asked for and does not exist."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    hint = did_you_mean(name, names, ".", cutoff=0.4)
     return f"no metric {name!r}{hint} Known: {', '.join(names) if names else 'none yet'}"
 
 

@@ -23,6 +23,7 @@ from cadenza.engine.properties import Facts
 from cadenza.engine.requests import EXCHANGE, SAVED
 from cadenza.engine.stack import NO_VERBS, Epoch, Frame, Outside, Pass, Verbs
 from cadenza.engine.stalled import check_gradients
+from cadenza.foundation.arguments import whole
 from cadenza.history import History, Metrics
 from cadenza.points import Point
 
@@ -168,8 +169,8 @@ class Run(Facts):
     def limit(self, epochs: int | None = None, steps: int | None = None) -> None:
         """Sets how much further this fit goes."""
         for name, amount in (("epochs", epochs), ("steps", steps)):
-            if amount is not None and (not isinstance(amount, int) or isinstance(amount, bool) or amount < 1):
-                raise ValueError(f"{name} must be a whole number of at least 1, not {amount!r}")
+            if amount is not None:
+                whole(name, amount, 1)
         if epochs is not None and steps is not None:
             raise ValueError("give epochs or steps, not both")
         self._began = (self.clock.epochs, self.clock.steps)

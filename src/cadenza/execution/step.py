@@ -8,9 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torch import Tensor
-from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 from torch.optim import Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from cadenza.engine.dispatch import Player, Players, fire
 from cadenza.engine.fields import GONE
@@ -18,6 +16,7 @@ from cadenza.engine.requests import HOLD_STEP, SKIP_STEP, SKIP_ZERO_GRAD
 from cadenza.execution.action import action, agreed
 from cadenza.execution.backward import NO_BACKWARD, back_propagation, refuse_who_comes_too_late
 from cadenza.execution.forward import loss_behaviour
+from cadenza.foundation.torch_private import found_infs, step_quickly
 from cadenza.main_callback import clears_plainly
 from cadenza.points import POINTS
 
@@ -82,21 +81,6 @@ def step_plainly(run: Run) -> None:
     clear_plainly(run)
 
 
-def step_quickly(optimizer: Optimizer) -> None:
-    """``optimizer.step()`` without what torch wraps around it for hooks and profilers, if there are none."""
-    step = type(optimizer).step
-    if (
-        getattr(step, "hooked", False)
-        and not (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
-        and not (_global_optimizer_pre_hooks or _global_optimizer_post_hooks)
-        and "step" not in vars(optimizer)  # as a scheduler replaces it, to see whether it was called
-        and not _profiler_enabled()
-    ):
-        step.__wrapped__(optimizer)  # type: ignore[attr-defined]
-    else:
-        optimizer.step()
-
-
 def clear_plainly(run: Run) -> None:
     for optimizer in run.optimizers:
         for group in optimizer.param_groups:
@@ -131,10 +115,10 @@ def _step_and_clear(run: Run, play_step: Callable[[Run], object], play_zero_grad
 def _found_inf(run: Run) -> bool:
     """Unscales the gradients, and says whether the scaler found one that is not finite. The scaler reads the device for
     that in each step anyway; its public way to ask, the scale after the update, comes too late."""
-    found = []
+    found: list[Tensor] = []
     for optimizer in run.optimizers:
         run.scaler.unscale_(optimizer)
-        found += run.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
+        found += found_infs(run.scaler, optimizer)
     return any(bool(one) for one in found)
 
 

@@ -16,6 +16,7 @@ from cadenza.data import Feed
 from cadenza.engine.requests import BIT
 from cadenza.engine.stack import Pass
 from cadenza.foundation.rng import pack_rng, rng_state
+from cadenza.foundation.torch_private import buffers_in
 from cadenza.resume.global_batch import step_of
 from cadenza.resume.optimizer_groups import describe
 from cadenza.resume.plain_state import encoded
@@ -138,10 +139,10 @@ def load_buffers(model: nn.Module, criterion: object, buffers: dict[str, Tensor]
 def make_room(module: nn.Module, saved: dict[str, Tensor], device: torch.device) -> None:
     """Creates the buffers that were registered as None and that training created: torch loads only what is there."""
     for place, part in module.named_modules():
-        for name in [name for name, buffer in part._buffers.items() if buffer is None]:
+        for name in [name for name, buffer in buffers_in(part).items() if buffer is None]:
             value = saved.get(f"{place}.{name}" if place else name)
             if value is not None:
-                part._buffers[name] = torch.empty_like(value, device=device)
+                buffers_in(part)[name] = torch.empty_like(value, device=device)
 
 
 def feeds_of(run: Run) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from cadenza.callback import Callback, Order, without
-from cadenza.callbacks.faults import warn
 from cadenza.callbacks.training.clip import trained_parameters
 from cadenza.foundation.arguments import one_of, path, whole
+from cadenza.foundation.warn import warn
 from cadenza.history import read
 from cadenza.replay.snapshot import CannotKeep
 from cadenza.replay.tape import Place, Tape, folder_for

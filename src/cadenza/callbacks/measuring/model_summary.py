@@ -19,6 +19,7 @@ from cadenza.foundation.arguments import stream as stream_or_none
 from cadenza.foundation.module_modes import flags_of, set_flags
 from cadenza.foundation.rng import rng_kept
 from cadenza.foundation.text_table import tell, text_table
+from cadenza.foundation.torch_private import buffers_in, cpu_attention
 from cadenza.main_callback import MainCallback
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
 
-_UNKNOWN_TO_TORCH = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
+_UNKNOWN_TO_TORCH = {cpu_attention(): _attention}
 """The attention that is chosen on a CPU; torch's counter knows only those of GPUs."""
 
 
@@ -185,9 +186,9 @@ def _untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
     """In eval mode and without gradients; everything is as before when it ends."""
     flags = flags_of(model)
     buffers = [
-        (module._buffers, name, buffer, buffer.clone())
+        (buffers_in(module), name, buffer, buffer.clone())
         for module in model.modules()
-        for name, buffer in module._buffers.items()
+        for name, buffer in buffers_in(module).items()
         if isinstance(buffer, Tensor)
     ]
     fast = torch.backends.mha.get_fastpath_enabled()

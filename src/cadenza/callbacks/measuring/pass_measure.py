@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Order
-from cadenza.callbacks.faults import warn
-from cadenza.foundation.arguments import one_of, some_of
+from cadenza.foundation.arguments import function, one_of, some_of
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -41,8 +41,7 @@ class PassMeasure:
 
     def __init__(self, stages: Iterable[str], prepare: Prepare | None, on_error: str) -> None:
         self.stages = checked_stages(stages)
-        if prepare is not None and not callable(prepare):
-            raise TypeError(f"prepare is a function of the run that returns output and targets, not {prepare!r}")
+        function("prepare", prepare, "a function of the run that returns output and targets")
         one_of("on_error", on_error, ("raise", "warn"))
         self.prepare, self.on_error = prepare, on_error
         self._open: dict[str, Tally] = {}

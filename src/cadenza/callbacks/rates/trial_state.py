@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cadenza.foundation.rng import rng_state, set_rng_state
+from cadenza.foundation.torch_private import buffers_in, parameters_in
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Snapshot:
         self._random = rng_state(device)
         self._device = device
         self._modules = [
-            (one, one.training, keep(dict(one._parameters)), keep(dict(one._buffers))) for one in module.modules()
+            (one, one.training, keep(dict(parameters_in(one))), keep(dict(buffers_in(one)))) for one in module.modules()
         ]
         self._gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
         self._optimizers = [(optimizer, settings_of(optimizer), _states(optimizer)) for optimizer in optimizers]
@@ -82,8 +83,8 @@ class Snapshot:
         """Puts everything back, any number of times."""
         for module, training, parameters, buffers in self._modules:
             module.training = training
-            module._parameters.update(give_back(parameters))
-            module._buffers.update(give_back(buffers))
+            parameters_in(module).update(give_back(parameters))
+            buffers_in(module).update(give_back(buffers))
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
         for optimizer, groups, states in self._optimizers:

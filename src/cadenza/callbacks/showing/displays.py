@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from cadenza.foundation.text_table import number
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -53,17 +55,6 @@ class Standing:
     @property
     def text(self) -> str:
         return f"{self.left}  {self.right}".rstrip()
-
-
-def number(value: float) -> str:
-    """Four significant digits, trailing zeros kept so that lines stay aligned; of large numbers all before the point.
-
-    >>> number(0.98333), number(0.5), number(1234.5), number(16310.2), number(2e17), number(float("nan"))
-    ('0.9833', '0.5000', '1234', '16,310', '2.000e+17', 'nan')
-    """
-    if 10_000 <= abs(value) < 1e9:
-        return f"{value:,.0f}"
-    return f"{value:#.4g}".rstrip(".")
 
 
 # Which one ----------------------------------------------------------------------------------------------------------

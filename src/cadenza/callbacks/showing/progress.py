@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, TextIO
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import warn
-from cadenza.callbacks.showing.displays import Display, Standing, check, choose, number, open_display
+from cadenza.callbacks.showing.displays import Display, Standing, check, choose, open_display
 from cadenza.data import length_of
 from cadenza.foundation.arguments import stream as stream_or_none
+from cadenza.foundation.text_table import number
+from cadenza.foundation.warn import warn
 from cadenza.history import read
 
 if TYPE_CHECKING:

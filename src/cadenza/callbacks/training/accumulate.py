@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import warn
 from cadenza.callbacks.training.clip import trained_parameters
 from cadenza.data import length_of
-from cadenza.foundation.arguments import flags, is_whole
+from cadenza.foundation.arguments import check, flags, is_whole
+from cadenza.foundation.torch_private import foreach_mul_
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -51,8 +52,7 @@ class Accumulate(Callback):
     def __init__(
         self, n: int, weight: str | Callable[[Run], Count] = "samples", *, drop_last: bool = False, carry: bool = False
     ) -> None:
-        if not is_whole(n, 1):
-            raise ValueError(f"n is the number of batches for one step, a whole number of at least 1, not {n!r}")
+        check(is_whole(n, 1), "n is the number of batches for one step, a whole number of at least 1", n)
         if weight not in ("samples", "tokens") and not callable(weight):
             raise ValueError(f'weight is "samples", "tokens" or a function of the run, not {weight!r}')
         flags(drop_last=drop_last, carry=carry)
@@ -238,7 +238,7 @@ class Window:
             factor = self.reference / self.total
         gradients = [p.grad for p in parameters if p.grad is not None]
         if gradients:
-            torch._foreach_mul_(gradients, factor)
+            foreach_mul_(gradients, factor)
 
 
 def _exact(count: Count, device: torch.device) -> Count:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from cadenza.callback import Callback, Order
 from cadenza.data import to_device
@@ -17,6 +16,7 @@ from cadenza.foundation.arguments import loader as loader_or_none
 from cadenza.foundation.arguments import whole
 from cadenza.foundation.module_modes import set_flags
 from cadenza.foundation.rng import rng_kept
+from cadenza.foundation.torch_private import BatchNorm
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -89,7 +89,7 @@ def recompute_batchnorm(module: nn.Module, batches: Iterable[Any], forward: Call
 
 
 def has_statistics(part: nn.Module) -> bool:
-    return isinstance(part, _BatchNorm) and part.running_mean is not None
+    return isinstance(part, BatchNorm) and part.running_mean is not None
 
 
 class _Layer:

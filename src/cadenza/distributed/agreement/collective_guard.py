@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
+from cadenza.foundation.torch_private import TorchDispatchMode
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback

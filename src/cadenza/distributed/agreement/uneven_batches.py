@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.utils._pytree import tree_leaves
 
 from cadenza.clock import Cadence, Clock, Duration
 from cadenza.data import Feed, to_device
@@ -22,6 +21,7 @@ from cadenza.engine.fields import GONE, NOTHING, UNWEIGHTED
 from cadenza.engine.iteration import is_last, release
 from cadenza.engine.requests import END_EPOCH, OF_ITERATION, SKIP_BATCH, STOP
 from cadenza.foundation.rng import rng_kept
+from cadenza.foundation.torch_private import buffers_in, tree_leaves
 
 if TYPE_CHECKING:
     from cadenza.distributed.agreement.process_group import ProcessGroup
@@ -177,7 +177,7 @@ def nothing(run: Run) -> Tensor:
 def _buffers_kept(module: nn.Module) -> Iterator[None]:
     """Running statistics must not count a batch twice. A backward comes inside, too: it may need them as they were in
     the forward."""
-    tables = [(one._buffers, dict(one._buffers)) for one in module.modules()]
+    tables = [(buffers_in(one), dict(buffers_in(one))) for one in module.modules()]
     kept = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     try:
         yield

@@ -14,7 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from cadenza.distributed.agreement.process_group import ProcessGroup
 from cadenza.distributed.strategies.piggyback import Carrier, Ears, Ride
 from cadenza.distributed.strategies.reduction import Buffers, Reduction
-from cadenza.distributed.strategies.strategy import Together, check_flags, on_cuda, same_everywhere, trained
+from cadenza.distributed.strategies.strategy import Together, on_cuda, same_everywhere, trained
+from cadenza.foundation.arguments import flags
+from cadenza.foundation.torch_private import communication_hooks
 from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ class DDP(Together):
             "gradient_as_bucket_view": gradient_as_bucket_view,
             "broadcast_buffers": broadcast_buffers,
         }
-        check_flags("DDP", self.flags.items())
+        flags(**{f"DDP: {name}": flag for name, flag in self.flags.items()})
         self.bucket_cap_mb, self.timeout, self.debug = bucket_cap_mb, timeout, debug
 
     def spread(self, run: Run, ensemble: ProcessGroup) -> None:
@@ -103,7 +105,7 @@ class DDP(Together):
             return "find_unused_parameters looks in each step which parameters have gradients"
         if self.flags["static_graph"]:
             return "static_graph lets torch find out in its first step which parameters have gradients"
-        if getattr(run.model, "_comm_hooks", None):
+        if communication_hooks(run.model):
             return "a hook of DistributedDataParallel puts the gradients together"
         if any(isinstance(one, nn.SyncBatchNorm) for one in run.module.modules()):
             return "SyncBatchNorm talks to the other processes in the midst of a step"

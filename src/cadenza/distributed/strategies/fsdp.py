@@ -16,6 +16,7 @@ from cadenza.distributed.agreement.process_group import ProcessGroup
 from cadenza.distributed.sharded.sharding import put_back
 from cadenza.distributed.strategies.dtensor import cut_state
 from cadenza.distributed.strategies.strategy import Together, same_everywhere
+from cadenza.foundation.arguments import among, one_of
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -52,11 +53,9 @@ class FSDP(Together):
         debug: bool | None = None,
     ) -> None:
         if isinstance(mixed_precision, str):
-            if mixed_precision not in _FORMATS:
-                raise ValueError(f"mixed_precision is one of {', '.join(_FORMATS)}, not {mixed_precision!r}")
+            among("mixed_precision", mixed_precision, _FORMATS)
             mixed_precision = MixedPrecisionPolicy(_FORMATS[mixed_precision], torch.float32)
-        if checkpoints not in ("sharded", "whole"):
-            raise ValueError(f'checkpoints is "sharded" or "whole", not {checkpoints!r}')
+        one_of("checkpoints", checkpoints, ("sharded", "whole"))
         self.sharded = checkpoints == "sharded"
         self.policy = mixed_precision or MixedPrecisionPolicy()
         self.units = None if units is None else tuple(units)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -144,12 +144,6 @@ def refuse_wrapped(module: nn.Module) -> None:
             f"the model is wrapped in {type(module).__name__} already: give the Trainer the plain module, and "
             'strategy="ddp" wraps it'
         )
-
-
-def check_flags(owner: str, flags: Iterable[tuple[str, Any]]) -> None:
-    for name, flag in flags:
-        if not isinstance(flag, bool):
-            raise TypeError(f"{owner}: {name} is True or False, not {flag!r}")
 
 
 def trained(module: nn.Module) -> tuple[bool, ...]:

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 
 from cadenza.data.generators import set_state, state_of
 from cadenza.execution.recorded.module_attributes import (
-    TABLES,
     containers,
     content,
     generators_of,
@@ -20,6 +19,7 @@ from cadenza.execution.recorded.module_attributes import (
     same_content,
 )
 from cadenza.foundation.rng import rng_state, set_rng_state
+from cadenza.foundation.torch_private import BUFFERS, PARAMETERS, TABLES, tables_of
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
@@ -138,14 +138,8 @@ def parameters_of(run: Run) -> list[Tensor]:
     return list(found.values())
 
 
-def tables_of(module: nn.Module, *names: str) -> dict[str, dict[str, Any]]:
-    """Where it holds its parts; those of a scripted module cannot be replaced, so there is nothing to look at."""
-    tables = {name: vars(module).get(name) for name in names}
-    return {name: table for name, table in tables.items() if isinstance(table, dict)}
-
-
 def _copies_of_tables(module: nn.Module) -> dict[str, dict[str, Any]]:
-    return {name: dict(table) for name, table in tables_of(module, "_parameters", "_buffers").items()}
+    return {name: dict(table) for name, table in tables_of(module, PARAMETERS, BUFFERS).items()}
 
 
 def modules_of(run: Run) -> list[nn.Module]:
