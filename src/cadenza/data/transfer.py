@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from cadenza.foundation.tree import entries_and_fields, rebuilt
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -27,32 +26,9 @@ def to_device(batch: Any, device: torch.device) -> Any:
         return type(batch)([to_device(value, device) for value in batch])
     if callable(getattr(batch, "to", None)):
         return batch.to(device)
-    if isinstance(batch, Mapping):
-        moved = {key: to_device(value, device) for key, value in batch.items()}
-        return moved if type(batch) is dict else rebuilt(batch, moved)
-    if isinstance(batch, tuple):
-        parts = [to_device(value, device) for value in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    if type(batch) is dict:
+        return {key: to_device(value, device) for key, value in batch.items()}
     if isinstance(batch, list):
         return [to_device(value, device) for value in batch]
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        names = [field.name for field in dataclasses.fields(batch) if field.init]
-        return dataclasses.replace(batch, **{name: to_device(getattr(batch, name), device) for name in names})
-    return batch
-
-
-def rebuilt(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """A mapping of the type of ``original`` with other ``items``, a plain dict if there is no way to make one.
-
-    >>> from collections import UserDict, defaultdict
-    >>> rebuilt(UserDict(a=1), {"a": 2}), rebuilt(defaultdict(list, a=1), {"a": 2})
-    ({'a': 2}, defaultdict(<class 'list'>, {'a': 2}))
-    """
-    try:
-        return type(original)(items)  # type: ignore[call-arg]
-    except TypeError:
-        if not isinstance(original, MutableMapping):
-            return items
-        made = copy.copy(original)
-        made.update(items)
-        return made
+    pairs = entries_and_fields(batch)
+    return batch if pairs is None else rebuilt(batch, ((key, to_device(value, device)) for key, value in pairs))
