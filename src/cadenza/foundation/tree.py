@@ -95,6 +95,11 @@ def with_dicts(value: Any, pairs: Pairs) -> Any:
     return dict(pairs) if isinstance(value, Mapping) else rebuilt(value, pairs)
 
 
+def plain(value: Any, pairs: Pairs) -> Any:
+    """A dict for a mapping, a list for everything else."""
+    return dict(pairs) if isinstance(value, Mapping) else [inner for _, inner in pairs]
+
+
 def with_notes(value: Any, pairs: Pairs) -> Any:
     """``rebuilt``, with the attributes of a mapping, such as the versions of modules on a state dict. ``value`` itself
     if nothing in it is another object."""
@@ -174,12 +179,15 @@ def map_with_path(
 # Tensors --------------------------------------------------------------------------------------------------------------
 
 
-def tensors_of(value: Any) -> Iterator[Tensor]:
+def tensors_of(value: Any, inside: Inside = entries_and_fields) -> Iterator[Tensor]:
     """Every tensor in ``value``, in a fixed order."""
-    if isinstance(value, Tensor):
-        yield value
-    for _, inner in entries_and_fields(value) or ():
-        yield from tensors_of(inner)
+    waiting = [value]
+    while waiting:  # faster than ``leaves``, which keeps the paths
+        one = waiting.pop()
+        if isinstance(one, Tensor):
+            yield one
+        elif (pairs := inside(one)) is not None:
+            waiting += reversed([inner for _, inner in pairs])
 
 
 def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -13,9 +13,10 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza.foundation.rng import rng_state
+from cadenza.foundation.tree import tensors_of
 from cadenza.history import read
 from cadenza.replay.borrowed_batches import Lending, Loan, is_plain, lasting
-from cadenza.replay.snapshot import CannotKeep, capture, plain_rng, same_draws, tensors_in, to_host
+from cadenza.replay.snapshot import CannotKeep, capture, plain_rng, same_draws, to_host
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -128,7 +129,7 @@ class Tape:
             return loan.batch
         kept = to_host(batch, "the batch", self._spare[number] if number < len(self._spare) else None)
         self._loans.append(None)
-        self._bytes += sum(tensor.nbytes for tensor in tensors_in(kept))
+        self._bytes += sum(tensor.nbytes for tensor in tensors_of(kept))
         if lending.trusted is None:
             lending.watch(batch, kept)
             if number >= _PROVEN:

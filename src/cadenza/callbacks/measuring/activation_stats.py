@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -17,6 +17,7 @@ from cadenza.callbacks.faults import warn
 from cadenza.callbacks.measuring.gradient_stats import in_steps
 from cadenza.clock import Duration
 from cadenza.foundation.arguments import is_number, texts
+from cadenza.foundation.tree import entries, tensors_of
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -144,10 +145,7 @@ def _together(calls: list[_Call]) -> dict[str, Tensor]:
 
 def floating(output: Any) -> Tensor | None:
     """The first tensor of real numbers in what a module returned, if there is one that is not empty."""
-    if isinstance(output, Tensor):
-        return output if output.is_floating_point() and output.numel() else None
-    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, list | tuple) else ()
-    return next((tensor for part in parts if (tensor := floating(part)) is not None), None)
+    return next((one for one in tensors_of(output, entries) if one.is_floating_point() and one.numel()), None)
 
 
 # Arguments ----------------------------------------------------------------------------------------------------------

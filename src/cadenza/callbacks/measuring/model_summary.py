@@ -19,6 +19,7 @@ from cadenza.foundation.arguments import stream as stream_or_none
 from cadenza.foundation.module_modes import flags_of, set_flags
 from cadenza.foundation.rng import rng_kept
 from cadenza.foundation.text_table import tell, text_table
+from cadenza.foundation.tree import entries, tensors_of
 from cadenza.main_callback import MainCallback
 
 if TYPE_CHECKING:
@@ -216,10 +217,7 @@ def shape_of(output: Any) -> str:
     >>> shape_of(torch.ones(2, 3)), shape_of((torch.ones(4), {"h": torch.ones(1, 2)})), shape_of(None)
     ('2 x 3', '4, 1 x 2', '')
     """
-    if isinstance(output, Tensor):
-        return " x ".join(map(str, output.shape)) or "1"
-    parts = output.values() if isinstance(output, dict) else output if isinstance(output, list | tuple) else ()
-    return ", ".join(text for part in parts if (text := shape_of(part)))
+    return ", ".join(" x ".join(map(str, one.shape)) or "1" for one in tensors_of(output, entries))
 
 
 def _in_units(amount: float, step: int, unit: str) -> str:
