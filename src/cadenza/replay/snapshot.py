@@ -15,7 +15,7 @@ from torch import Tensor
 from cadenza.callback import Callback, Order
 from cadenza.data import length_of
 from cadenza.engine.stack import Pass
-from cadenza.foundation.rng import rng_state, set_rng_state
+from cadenza.foundation.rng import rng_state
 from cadenza.foundation.tree import Pairs, entries, leaves, map_with_path, with_dicts
 
 if TYPE_CHECKING:
@@ -65,28 +65,6 @@ def _tensor_to_host(tensor: Tensor, into: Any) -> Tensor:
 def _contents(value: Any) -> Pairs | None:
     opened = type(value) in (list, tuple) or (isinstance(value, Mapping) and not isinstance(value, Counter))
     return entries(value) if opened else None
-
-
-def same_draws(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether torch has drawn nothing between two moments."""
-    return all(name in one and torch.equal(one[name], other[name]) for name in ("torch", "cuda") if name in other)
-
-
-def plain_rng(state: dict[str, Any] | None) -> dict[str, Any] | None:
-    if state is None or "numpy" not in state:
-        return state
-    name, keys, *rest = state["numpy"]
-    return {**state, "numpy": (name, keys.tolist(), *rest)}
-
-
-def restore_rng(state: dict[str, Any], device: torch.device) -> None:
-    """Sets all generators as a tape keeps them."""
-    if "numpy" in state:
-        import numpy
-
-        name, keys, *rest = state["numpy"]
-        state = {**state, "numpy": (name, numpy.array(keys, dtype=numpy.uint32), *rest)}
-    set_rng_state(state, device)
 
 
 # A moment -----------------------------------------------------------------------------------------------------------

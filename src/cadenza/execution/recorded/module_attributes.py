@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cadenza.data.generators import is_generator
+from cadenza.foundation.generators import is_generator
 
 _PLAIN = (int, float, str, bool, type(None), Number)
 TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")

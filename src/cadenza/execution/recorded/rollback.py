@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cadenza.data.generators import set_state, state_of
 from cadenza.execution.recorded.module_attributes import (
     TABLES,
     containers,
@@ -19,7 +18,8 @@ from cadenza.execution.recorded.module_attributes import (
     same,
     same_content,
 )
-from cadenza.foundation.rng import rng_state, set_rng_state
+from cadenza.foundation.generators import set_state, state_of
+from cadenza.foundation.rng import rng_state, same_state, set_rng_state
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
@@ -100,12 +100,12 @@ class Kept:
     def _what_was_drawn(self) -> str | None:
         """Draws from generators of the host cannot be recorded. On the CPU those of torch's own can, by a compiler."""
         for one, attribute, generator, state in self.generators:
-            if not _same_rng(state, state_of(generator)):
+            if not same_state(state, state_of(generator)):
                 return f"{type(one).__name__} draws from the generator in its attribute {attribute!r}"
         now = rng_state(self.run.device)
         for name, said in (("python", "random"), ("numpy", "numpy.random"), ("torch", "torch's generator of the CPU")):
             on_host = name != "torch" or self.run.device.type != "cpu"
-            if on_host and name in self.rng and not _same_rng(self.rng[name], now.get(name)):
+            if on_host and name in self.rng and not same_state(self.rng[name], now.get(name)):
                 return f"the step draws from {said} on the host"
         return None
 
@@ -170,14 +170,3 @@ def _same_states(optimizer: Optimizer, before: dict[Any, dict[str, Any]]) -> boo
         state.keys() == before[p].keys() and all(before[p][name] is state[name] for name in state)
         for p, state in optimizer.state.items()
     )
-
-
-def _same_rng(before: Any, now: Any) -> bool:
-    if isinstance(before, Tensor):
-        return torch.equal(before, now)
-    if isinstance(before, dict):
-        return before.keys() == now.keys() and all(_same_rng(value, now[name]) for name, value in before.items())
-    if isinstance(before, tuple) and len(before) < 9:  # the parts of a state; the many numbers in one stand apart
-        return all(map(_same_rng, before, now))
-    alike = before == now
-    return bool(alike.all() if hasattr(alike, "all") else alike)  # NumPy keeps its numbers in an array
