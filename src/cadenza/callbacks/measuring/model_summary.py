@@ -9,13 +9,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.data import to_device
 from cadenza.foundation.arguments import stream as stream_or_none
+from cadenza.foundation.kept_state import buffers_kept
 from cadenza.foundation.module_modes import flags_of, set_flags
 from cadenza.foundation.rng import rng_kept
 from cadenza.foundation.text_table import tell, text_table
@@ -185,25 +186,15 @@ def _hooks(model: nn.Module, found: dict[nn.Module, Layer], counter: FlopCounter
 def _untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
     """In eval mode and without gradients; everything is as before when it ends."""
     flags = flags_of(model)
-    buffers = [
-        (module._buffers, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if isinstance(buffer, Tensor)
-    ]
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its one operation has no FLOPs
     model.eval()
     try:
-        with rng_kept(device), torch.no_grad():
+        with rng_kept(device), torch.no_grad(), buffers_kept(model):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         set_flags(flags)
-        with torch.no_grad():
-            for owner, name, buffer, before in buffers:
-                buffer.copy_(before)
-                owner[name] = buffer
 
 
 def _has_a_row(module: nn.Module, layer: Layer) -> bool:

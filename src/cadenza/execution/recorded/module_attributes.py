@@ -95,20 +95,6 @@ def containers(module: nn.Module) -> Iterator[tuple[str, Any]]:
             waiting += [(name, inner) for inner in (value.values() if isinstance(value, dict) else value)]
 
 
-def content(container: Any) -> Any:
-    """What is in ``container``, as it is now."""
-    return dict(container) if isinstance(container, dict) else list(container)
-
-
-def refill(container: Any, inside: Any) -> None:
-    """``container`` holds ``inside`` again, and nothing else."""
-    container.clear()
-    if isinstance(container, list | deque):
-        container.extend(inside)
-    else:
-        container.update(inside)
-
-
 def same_content(before: Any, now: Any) -> bool:
     """Whether two answers of ``content`` tell the same.
 
