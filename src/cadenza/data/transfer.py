@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cadenza.foundation.tree import entries_and_fields, rebuilt
+from cadenza.foundation.tree import rebuilt
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -26,9 +28,15 @@ def to_device(batch: Any, device: torch.device) -> Any:
         return type(batch)([to_device(value, device) for value in batch])
     if callable(getattr(batch, "to", None)):
         return batch.to(device)
-    if type(batch) is dict:
-        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, Mapping):
+        moved = {key: to_device(value, device) for key, value in batch.items()}
+        return moved if type(batch) is dict else rebuilt(batch, moved.items())
+    if isinstance(batch, tuple):
+        parts = [to_device(value, device) for value in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     if isinstance(batch, list):
         return [to_device(value, device) for value in batch]
-    pairs = entries_and_fields(batch)
-    return batch if pairs is None else rebuilt(batch, ((key, to_device(value, device)) for key, value in pairs))
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        fields = [field.name for field in dataclasses.fields(batch) if field.init]
+        return dataclasses.replace(batch, **{name: to_device(getattr(batch, name), device) for name in fields})
+    return batch

@@ -140,16 +140,16 @@ def _packed(container: Any, parts: Pairs) -> Any:
 
 
 def _packed_leaf(value: Any) -> Any:
+    if hasattr(value, "item") and not isinstance(value, Tensor) and value.ndim == 0:
+        value = value.item()  # a number of NumPy's
     if value is None or isinstance(value, str | bool | float | Tensor):
         return value
     if isinstance(value, int):
         return value if abs(value) < 2**63 else {"int": hex(value)}
     if isinstance(value, list | tuple):
         return {"ints": torch.tensor(value)}
-    if value.ndim > 0:
-        words = value.view("int64") if value.dtype.itemsize == 8 else value.astype("int64")
-        return {"array": torch.from_numpy(words.copy()), "dtype": str(value.dtype)}
-    return _packed_leaf(value.item())  # a number of NumPy's
+    words = value.view("int64") if value.dtype.itemsize == 8 else value.astype("int64")
+    return {"array": torch.from_numpy(words.copy()), "dtype": str(value.dtype)}
 
 
 def unpack_value(tree: Any) -> Any:

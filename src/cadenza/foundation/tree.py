@@ -36,6 +36,8 @@ def entries(value: Any) -> Pairs | None:
     >>> list(entries({"a": 1})), list(entries((5, 6))), entries("text")
     ([('a', 1)], [(0, 5), (1, 6)], None)
     """
+    if isinstance(value, Tensor):  # the most common leaf
+        return None
     if isinstance(value, list | tuple):
         return enumerate(value)
     return value.items() if isinstance(value, Mapping) else None
@@ -43,12 +45,10 @@ def entries(value: Any) -> Pairs | None:
 
 def entries_and_fields(value: Any) -> Pairs | None:
     """``entries``, and names and values of the fields of a dataclass."""
-    if isinstance(value, Tensor):  # the most common leaf
-        return None
     found = entries(value)
-    if found is None and dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    return found
+    if found is not None or isinstance(value, Tensor | type) or not dataclasses.is_dataclass(value):
+        return found
+    return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
 
 
 def entries_and_sets(value: Any) -> Pairs | None:
@@ -186,8 +186,10 @@ def tensors_of(value: Any, inside: Inside = entries_and_fields) -> Iterator[Tens
         one = waiting.pop()
         if isinstance(one, Tensor):
             yield one
+        elif type(one) in (tuple, list):
+            waiting += one[::-1]
         elif (pairs := inside(one)) is not None:
-            waiting += reversed([inner for _, inner in pairs])
+            waiting += [inner for _, inner in pairs][::-1]
 
 
 def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -197,6 +199,8 @@ def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     >>> with_tensors({"a": [torch.ones(1)], "b": 2}, lambda tensor: tensor + 1)
     {'a': [tensor([2.])], 'b': 2}
     """
+    if isinstance(value, Tensor):  # nearly always
+        return change(value)
     return fold(value, lambda one: change(one) if isinstance(one, Tensor) else one, _refilled, entries_and_fields)
 
 
