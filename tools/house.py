@@ -240,20 +240,24 @@ def branches_on_others() -> int:
 
 
 def walkers() -> list[str]:
-    """Functions that call themselves and ask for the kind of a container."""
+    """Functions that call themselves and ask for the kind of a container, or for its entries."""
     found = []
     for path in files():
-        for node in ast.walk(tree_of(path)):
+        tree = tree_of(path)
+        methods = {one for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
+        for node in ast.walk(tree):
             if not isinstance(node, ast.FunctionDef):
                 continue
             made = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
-            calls = {ast.unparse(call.func).removeprefix("self.") for call in made}
+            calls = {ast.unparse(call.func) for call in made}
+            own = {f"self.{node.name}", f"cls.{node.name}"} if node in methods else {node.name}
             kinds = " ".join(
                 ast.unparse(call.args[1])
                 for call in made
                 if ast.unparse(call.func) == "isinstance" and len(call.args) == 2
             )
-            if node.name in calls and re.search(r"\b(dict|list|tuple|Mapping|Sequence)\b", kinds):
+            opens = re.search(r"\b(dict|list|tuple|Mapping|Sequence)\b", kinds) or calls & {"inside", "entries"}
+            if own & calls and opens:
                 found.append(f"{place(path)}:{node.name}")
     return found
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cadenza.engine.trainer_state import Training
+from cadenza.foundation import tree
 from cadenza.foundation.rng import pack_rng, rng_state
 from cadenza.history import History
 from cadenza.resume.collect import alike, is_tree
@@ -141,18 +142,13 @@ def first_difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
     return None
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: Any) -> Iterator[tuple[str, Any]]:
     """Every value of a tree of dicts and lists, with its path.
 
     >>> list(leaves({"a": [1, {"b": 2}]}))
     [('a/0', 1), ('a/1/b', 2)]
     """
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else None
-    if pairs is None:
-        yield path, value
-        return
-    for key, inner in pairs:
-        yield from leaves(inner, f"{path}/{key}" if path else str(key))
+    return (("/".join(map(str, path)), leaf) for path, leaf in tree.leaves(value))
 
 
 def tensors(value: Any) -> Iterator[tuple[str, Tensor]]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from torch import Tensor
+
+from cadenza.foundation.tree import fold, tensors_of
 
 TARGET_KEYS = ("label", "labels", "target", "targets", "y")
 _KEEP: Any = object()
@@ -119,18 +122,8 @@ def count_samples(batch: Any) -> tuple[int, int]:
 
 def first_tensor(batch: Any) -> Tensor | None:
     """The first tensor anywhere in ``batch``, if possible one with dimensions."""
-    found = list(_tensors(batch))
+    found = list(tensors_of(batch))
     return next((tensor for tensor in found if tensor.dim()), found[0] if found else None)
-
-
-def _tensors(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-        return
-    named = as_mapping(batch)
-    parts = list(batch) if isinstance(batch, list | tuple) else list((named or {}).values())
-    for part in parts:
-        yield from _tensors(part)
 
 
 def describe(batch: Any, *, types: bool = False) -> str:
@@ -140,14 +133,20 @@ def describe(batch: Any, *, types: bool = False) -> str:
     >>> describe([torch.zeros(8, 4), {"mask": torch.ones(8).bool()}], types=True)
     "list(float32[8, 4], {'mask': bool[8]})"
     """
-    if isinstance(batch, Tensor):
-        return f"{str(batch.dtype).removeprefix('torch.') if types else 'tensor'}{list(batch.shape)}"
-    if isinstance(batch, Mapping):
-        parts = [f"{key!r}: {describe(value, types=types)}" for key, value in list(batch.items())[:8]]
-        return f"{{{', '.join(parts)}}}"
-    if isinstance(batch, list | tuple):
-        return f"{type(batch).__name__}({', '.join(describe(part, types=types) for part in list(batch)[:8])})"
-    return type(batch).__name__
+
+    def leaf(value: Any) -> str:
+        if not isinstance(value, Tensor):
+            return type(value).__name__
+        return f"{str(value.dtype).removeprefix('torch.') if types else 'tensor'}{list(value.shape)}"
+
+    return str(fold(batch, leaf, _described))
+
+
+def _described(container: Any, parts: Iterable[tuple[Any, str]]) -> str:
+    first = islice(parts, 8)
+    if isinstance(container, Mapping):
+        return f"{{{', '.join(f'{key!r}: {part}' for key, part in first)}}}"
+    return f"{type(container).__name__}({', '.join(part for _, part in first)})"
 
 
 def not_understood(batch: Any) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cadenza.data.generators import Draws, capture, capture_own, pack, put_back, unpack
 from cadenza.data.loader import epoch_listeners
 from cadenza.data.sample_order import splits_itself
+from cadenza.foundation.generators import RngStates, capture, pack, put_back, state_of, unpack
 
 VERSION = 1
 
@@ -21,7 +21,7 @@ class Bookmark:
 
     count: int
     snapshot: Any
-    draws: Draws | None
+    draws: RngStates | None
 
 
 class Feed:
@@ -76,7 +76,7 @@ class Feed:
         finally:
             put_back(now)
         if self.reads_here:
-            put_back(Draws(now.torch, None, None, self._own_in(loaded)), self.own, everywhere=False)
+            put_back(RngStates({}, self._own_in(loaded)), self.own)
         return self._give(batches, ahead)
 
     def _count(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -138,7 +138,7 @@ class Feed:
 
     def load_between(self, loaded: Any) -> None:
         """Sets what the loader itself keeps from one pass to the next: here the generators of its objects."""
-        put_back(Draws(loaded["own"]["torch"], None, None, self._own_in(loaded)), self.own, everywhere=False)
+        put_back(RngStates({}, self._own_in(loaded)), self.own)
 
     def restore_loader(self) -> None:
         """Sets the loader as ``load_state_dict`` was told, without beginning a pass."""
@@ -169,7 +169,7 @@ class Feed:
         """Where the pass stands after ``consumed`` batches; None between two passes."""
         if not self.resumable:
             raise RuntimeError("where this loader stands was not kept: prepare it with resumable=True")
-        own = pack(capture_own(self.own))
+        own = pack(RngStates({}, tuple(map(state_of, self.own))))
         state = {"version": VERSION, "kind": self.kind, "consumed": consumed, "own": own, "draws": None, "ahead": 0}
         if consumed is None:
             return {**state, **self.between()}

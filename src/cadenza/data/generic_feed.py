@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cadenza.data.feed import Feed
-from cadenza.data.generators import Draws, capture, generators_in, pack, put_back, unpack
 from cadenza.data.loader import length_of
 from cadenza.data.shards import batches_left, steps_left
+from cadenza.foundation.generators import RngStates, capture, generators_in, pack, put_back, unpack
 
 
 class RoundsFeed(Feed):
@@ -63,8 +63,8 @@ class ReplayFeed(RoundsFeed):
         super().__init__(loader, **how)
         self.divided = divided
         self.own = generators_in(loader)
-        self.at_iter: Draws | None = None
-        self.at_first: Draws | None = None
+        self.at_iter: RngStates | None = None
+        self.at_first: RngStates | None = None
         self._reads_once = False
 
     def begin(self, loaded: Any) -> Iterator[Any]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import SequentialSampler
 
-from cadenza.data.generators import Draws, capture, pack, put_back, same, unpack
 from cadenza.data.shards import portion
+from cadenza.foundation.generators import RngStates, capture, pack, put_back, same, unpack
 
 if TYPE_CHECKING:
     from cadenza.data.sample_order import Order
@@ -24,8 +24,8 @@ class Start:
     """Where a pass begins: at ``cursor``, with the generators as they stood when it was begun first."""
 
     cursor: int = 0
-    at_iter: Draws | None = None
-    at_first: Draws | None = None
+    at_iter: RngStates | None = None
+    at_first: RngStates | None = None
     state: Any = None
     check: int | None = None
     over: bool = False
@@ -54,9 +54,9 @@ class Walk:
     def __init__(self, order: Order, start: Start) -> None:
         self.order = order
         self.start = start
-        self.at_iter: Draws | None = None
-        self.at_first: Draws | None = None
-        self.mine: Draws | None = None
+        self.at_iter: RngStates | None = None
+        self.at_first: RngStates | None = None
+        self.mine: RngStates | None = None
         self.batches: Iterator[Any] | None = None
         self.ended = self.moves = False
         self.check = 0
@@ -103,7 +103,7 @@ class Walk:
             put_back(self.mine)
         self.batches = self.parts(itertools.chain(first, chunks))
 
-    def follow_rank_0(self) -> Draws | None:
+    def follow_rank_0(self) -> RngStates | None:
         """Sets the generators as on rank 0, so that all take their parts of one order; returns what to put back."""
         order = self.order
         if order.world_size == 1 or self.start.begun or type(order.source) is SequentialSampler:

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from cadenza.data.generators import Draws, capture, generators_in, pack, put_back, same, unpack
 from cadenza.data.generic_feed import RoundsFeed
 from cadenza.data.worker_stream import CollateStream, Samples, Short
 from cadenza.data.workers import NOTHING, Begin, Desk, Place, as_draws, starting_workers
+from cadenza.foundation.generators import RngStates, capture, generators_in, pack, put_back, same, unpack
 from cadenza.foundation.torch_private import end_workers, live_iterator, replace_parts
 
 
@@ -46,8 +46,8 @@ class StreamFeed(RoundsFeed):
         self.share = share
         self.reads_here = loader.num_workers == 0
         self.own = generators_in(loader.generator, *((loader.dataset, loader.collate_fn) if self.reads_here else ()))
-        self.created: Draws | None = None
-        self.at_first: Draws | None = None
+        self.created: RngStates | None = None
+        self.at_first: RngStates | None = None
         self.short: Short | None = None
         self._turns: Turns | None = None
         self.places: dict[int, Place] = {}
@@ -93,7 +93,7 @@ class StreamFeed(RoundsFeed):
         batches = self._open(places, unpack(loaded["created"]))
         return self.turns(batches if self.at_first is not None else self._noted(batches))
 
-    def _open(self, places: dict[int, Place], before: Draws | None) -> Iterator[Any]:
+    def _open(self, places: dict[int, Place], before: RngStates | None) -> Iterator[Any]:
         mine = None
         if self.live is None or live_iterator(self.live) is None:
             mine = self._as_on_rank_0(before)
@@ -109,7 +109,7 @@ class StreamFeed(RoundsFeed):
             put_back(mine)
         return self.iterator if self.reads_here else self._parcels(self.iterator)
 
-    def _as_on_rank_0(self, before: Draws | None) -> Draws | None:
+    def _as_on_rank_0(self, before: RngStates | None) -> RngStates | None:
         """Lets the seeds of the workers be drawn as on rank 0, since all ranks must read the same stream."""
         self.created = before or capture(self.own)
         if before is not None:

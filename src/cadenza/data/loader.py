@@ -33,16 +33,21 @@ def epoch_listeners(loader: Any) -> list[Any]:
 
 def check_loader(what: str, loader: Any, *, several: bool = True) -> None:
     """Refuses a loader that cannot give a batch, before anything has begun. ``several`` allows a dict of them."""
-    if isinstance(loader, Mapping):
-        if not several:
-            raise TypeError(f"{what} must be one loader, not a dict of them")
-        if not loader:
-            raise ValueError(f"{what} is an empty dict; leave it out to have none")
-        for name, one in loader.items():
-            if not isinstance(name, str) or not name:
-                raise TypeError(f"{what}: the name of a loader is a text, not {name!r}")
-            check_loader(f"{what} {name!r}", one, several=False)
-        return
+    if not isinstance(loader, Mapping):
+        _check_one(what, loader, several)
+    elif not several:
+        raise TypeError(f"{what} must be one loader, not a dict of them")
+    elif not loader:
+        raise ValueError(f"{what} is an empty dict; leave it out to have none")
+    for name, one in loader.items() if isinstance(loader, Mapping) else ():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"{what}: the name of a loader is a text, not {name!r}")
+        if isinstance(one, Mapping):
+            raise TypeError(f"{what} {name!r} must be one loader, not a dict of them")
+        _check_one(f"{what} {name!r}", one, several=False)
+
+
+def _check_one(what: str, loader: Any, several: bool) -> None:
     check_kind(what, loader, several=several)
     if length_of(loader) == 0:
         raise ValueError(f"{what} is empty: it has no batch")

@@ -10,12 +10,12 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from cadenza.data.feed import Feed
-from cadenza.data.generators import Draws, capture, generators_in, pack, put_back, unpack
 from cadenza.data.index_walk import FRESH, Start
 from cadenza.data.loader import epoch_listeners
 from cadenza.data.sample_order import Order
 from cadenza.data.shards import portion
 from cadenza.data.workers import NOTHING, Begin, Collate, Desk, Items, Place, as_draws, starting_workers
+from cadenza.foundation.generators import RngStates, capture, generators_in, pack, put_back, unpack
 from cadenza.foundation.torch_private import end_workers, live_iterator, replace_parts
 
 
@@ -57,7 +57,7 @@ class MapFeed(Feed):
                 self.own.append(one)
         self.first = 0
         self.turn = 0
-        self.created: Draws | None = None
+        self.created: RngStates | None = None
         self.places: dict[int, Any] = {}
         self.live: DataLoader[Any] | None = None
         self.iterator: Iterator[Any] | None = None
@@ -94,7 +94,7 @@ class MapFeed(Feed):
             self.order.walk.prime()  # now, while what it draws is put back
         return batches
 
-    def _open(self, start: Start, places: dict[int, Any], before: Draws | None) -> Iterator[Any]:
+    def _open(self, start: Start, places: dict[int, Any], before: RngStates | None) -> Iterator[Any]:
         self.order.start, self.tasks.idle = start, self.turn
         self.start_cursor = start.cursor
         if self.live is None or live_iterator(self.live) is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cadenza.data.feed import Feed
 from cadenza.data.transfer import to_device
+from cadenza.foundation.tree import entries, entries_and_fields, map_tree, tensors_of, walk
 
 _END: Any = object()
 
@@ -36,7 +37,7 @@ class Copier:
         moved, event = sent
         current = torch.cuda.current_stream(self.device)
         current.wait_event(event)
-        for tensor in _tensors(moved):
+        for tensor in tensors_of(moved):
             if tensor.is_cuda:
                 tensor.record_stream(current)
         return moved
@@ -44,40 +45,25 @@ class Copier:
 
 def _pinned(batch: Any) -> Any:
     """``batch`` with its tensors in pinned memory; what cannot be is left, and its copy waits for the host."""
-    if isinstance(batch, Tensor):
-        ordinary = batch.device.type == "cpu" and batch.layout == torch.strided
-        return batch.pin_memory() if ordinary and not batch.is_pinned() else batch
-    if type(batch) is dict:
-        return {key: _pinned(value) for key, value in batch.items()}
-    if isinstance(batch, list | tuple) and not callable(getattr(batch, "to", None)):
-        parts = [_pinned(value) for value in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch.pin_memory() if callable(getattr(batch, "pin_memory", None)) else batch
+    return map_tree(batch, _pinned_leaf, _plain_entries)
 
 
-def _tensors(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-        return
-    for part in _parts(batch):
-        yield from _tensors(part)
+def _pinned_leaf(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        ordinary = value.device.type == "cpu" and value.layout == torch.strided
+        return value.pin_memory() if ordinary and not value.is_pinned() else value
+    return value.pin_memory() if callable(getattr(value, "pin_memory", None)) else value
 
 
-def _parts(batch: Any) -> list[Any]:
-    if isinstance(batch, Mapping):
-        return list(batch.values())
-    if isinstance(batch, list | tuple):
-        return list(batch)
-    if hasattr(batch, "__dataclass_fields__"):
-        return [getattr(batch, name) for name in batch.__dataclass_fields__]
-    return []
+def _plain_entries(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    opened = isinstance(value, list | tuple) and not callable(getattr(value, "to", None))
+    return entries(value) if opened or type(value) is dict else None
 
 
 def _opaque(batch: Any) -> bool:
     """Whether something in the batch moves itself, so that its tensors cannot be seen from outside."""
-    if isinstance(batch, Tensor):
-        return False
-    return callable(getattr(batch, "to", None)) or any(_opaque(part) for part in _parts(batch))
+    inside = (one for _, one in walk(batch, entries_and_fields) if not isinstance(one, Tensor))
+    return any(callable(getattr(one, "to", None)) for one in inside)
 
 
 class DeviceFeed(Feed):

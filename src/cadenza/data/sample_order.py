@@ -15,9 +15,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from cadenza.data.generators import generators_in, unpack
 from cadenza.data.index_walk import FRESH, Mark, Start, Walk
 from cadenza.data.shards import batches_left, steps_left
+from cadenza.foundation.generators import generators_in, unpack
 
 _KNOWN = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 """Samplers that draw from the generators of the process at their beginning and then no more."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from cadenza.foundation.tree import rebuilt
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -29,30 +30,13 @@ def to_device(batch: Any, device: torch.device) -> Any:
         return batch.to(device)
     if isinstance(batch, Mapping):
         moved = {key: to_device(value, device) for key, value in batch.items()}
-        return moved if type(batch) is dict else rebuilt(batch, moved)
+        return moved if type(batch) is dict else rebuilt(batch, moved.items())
     if isinstance(batch, tuple):
         parts = [to_device(value, device) for value in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     if isinstance(batch, list):
         return [to_device(value, device) for value in batch]
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        names = [field.name for field in dataclasses.fields(batch) if field.init]
-        return dataclasses.replace(batch, **{name: to_device(getattr(batch, name), device) for name in names})
+        fields = [field.name for field in dataclasses.fields(batch) if field.init]
+        return dataclasses.replace(batch, **{name: to_device(getattr(batch, name), device) for name in fields})
     return batch
-
-
-def rebuilt(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """A mapping of the type of ``original`` with other ``items``, a plain dict if there is no way to make one.
-
-    >>> from collections import UserDict, defaultdict
-    >>> rebuilt(UserDict(a=1), {"a": 2}), rebuilt(defaultdict(list, a=1), {"a": 2})
-    ({'a': 2}, defaultdict(<class 'list'>, {'a': 2}))
-    """
-    try:
-        return type(original)(items)  # type: ignore[call-arg]
-    except TypeError:
-        if not isinstance(original, MutableMapping):
-            return items
-        made = copy.copy(original)
-        made.update(items)
-        return made

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from cadenza.data.generators import Draws, capture, put_back, same
 from cadenza.data.workers import NOTHING, Desk, Parcel, Place, in_bytes
+from cadenza.foundation.generators import RngStates, capture, put_back, same
 
 
 class Samples:
@@ -21,8 +21,8 @@ class Samples:
         self.batch_size = batch_size
         self.idle = idle
         self.source: Any = None
-        self.began: Draws | None = None
-        self.first: Draws | None = None
+        self.began: RngStates | None = None
+        self.first: RngStates | None = None
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
-from cadenza.data.generators import Draws, capture, generators_in, put_back, same
+from cadenza.foundation.generators import RngStates, capture, generators_in, put_back, same
 from cadenza.foundation.torch_private import pin_memory
 
 
@@ -74,7 +74,7 @@ class Desk:
     init_fn: Callable[[int], None] | None
     places: dict[int, Place] = field(default_factory=dict)
     own: list[Any] = field(default_factory=list)
-    last: Draws | None = None
+    last: RngStates | None = None
     owner: int = field(default_factory=os.getpid)
     """The process that trains."""
 
@@ -184,18 +184,20 @@ def end_with(owner: int) -> None:
     threading.Thread(target=watch, name="cadenza owner", daemon=True).start()
 
 
-def in_bytes(draws: Draws) -> tuple[Any, ...]:
+def in_bytes(draws: RngStates) -> tuple[Any, ...]:
     """For the way to the main process: a tensor would take shared memory for every batch."""
-    words = draws.torch.numpy().tobytes() if "numpy" in sys.modules else bytes(draws.torch.tolist())
-    return words, draws.python, draws.numpy, [_plain(state) for state in draws.own]
+    torch_state = draws.rng["torch"]
+    words = torch_state.numpy().tobytes() if "numpy" in sys.modules else bytes(torch_state.tolist())
+    return {**draws.rng, "torch": words}, [_plain(state) for state in draws.own]
 
 
-def as_draws(sent: Any) -> Draws | None:
+def as_draws(sent: Any) -> RngStates | None:
     """What a worker sent; what was loaded from a checkpoint is as it should be already."""
-    if sent is None or isinstance(sent, Draws):
+    if sent is None or isinstance(sent, RngStates):
         return sent
-    words, python, numpy, own = sent
-    return Draws(_tensor(words), python, numpy, tuple(_tensor(one) if isinstance(one, bytes) else one for one in own))
+    rng, own = sent
+    rng = {**rng, "torch": _tensor(rng["torch"])}
+    return RngStates(rng, tuple(_tensor(one) if isinstance(one, bytes) else one for one in own))
 
 
 def _plain(state: Any) -> Any:

@@ -6,8 +6,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from cadenza.foundation.tree import entries_and_sets, entries_if_any, fold, leaves, plain
 
 _PLAIN = re.compile(r"[A-Za-z_./][\w./ -]*")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n", "~", "nan", "inf", ".nan", ".inf", "none"}
@@ -27,23 +29,21 @@ def yaml_text(tree: Any) -> str:
     empty: []
     <BLANKLINE>
     """
-    return "".join(line + "\n" for line in _lines(tree, "")) or "{}\n"
+    return "".join(line + "\n" for line in _lines(tree)) or "{}\n"
 
 
-def _lines(tree: Any, indent: str) -> Iterator[str]:
-    if isinstance(tree, Mapping):
-        entries = [(f"{_scalar(str(key))}:", value) for key, value in tree.items()]
-    elif isinstance(tree, list | tuple):
-        entries = [("-", value) for value in tree]
-    else:
-        yield indent + _scalar(tree)
-        return
-    for head, value in entries:
-        if isinstance(value, Mapping | list | tuple) and value:
-            yield f"{indent}{head}"
-            yield from _lines(value, indent + "  ")
-        else:
-            yield f"{indent}{head} {_scalar(value)}"
+def _lines(tree: Any) -> list[str]:
+    made = fold(tree, _scalar, _block, entries_if_any)
+    return [made] if isinstance(made, str) else made
+
+
+def _block(container: Any, parts: Iterable[tuple[Any, str | list[str]]]) -> list[str]:
+    """The lines of a container; a part of it is one scalar, or the lines of a container in it."""
+    lines: list[str] = []
+    for key, part in parts:
+        head = f"{_scalar(str(key))}:" if isinstance(container, Mapping) else "-"
+        lines += [f"{head} {part}"] if isinstance(part, str) else [head, *(f"  {line}" for line in part)]
+    return lines
 
 
 def _scalar(value: Any) -> str:
@@ -69,30 +69,25 @@ def _number(value: float) -> str:
     return text.replace("e", ".0e") if "e" in text and "." not in text else text  # 1e-05 is a text for YAML 1.1
 
 
-def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flat(tree: Any) -> dict[str, Any]:
     """The leaves of ``tree`` by their dotted names.
 
     >>> flat({"model": {"width": 8}, "tags": ["a", "b"], "empty": {}})
     {'model.width': 8, 'tags.0': 'a', 'tags.1': 'b', 'empty': {}}
     """
-    if isinstance(tree, Mapping) and tree:
-        entries = [(str(key), value) for key, value in tree.items()]
-    elif isinstance(tree, list | tuple) and tree:
-        entries = [(str(index), value) for index, value in enumerate(tree)]
-    else:
-        return {prefix: tree} if prefix else {}
-    found: dict[str, Any] = {}
-    for key, value in entries:
-        found.update(flat(value, f"{prefix}.{key}" if prefix else key))
-    return found
+    return {".".join(map(str, path)): leaf for path, leaf in leaves(tree, entries_if_any) if path}
 
 
 def jsonable(value: Any) -> Any:
     """``value`` as JSON can hold it; what it cannot hold becomes the text that Python shows for it."""
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [jsonable(inner) for inner in value]
+    return fold(value, _jsonable_leaf, _with_text_keys, entries_and_sets)
+
+
+def _with_text_keys(container: Any, parts: Iterable[tuple[Any, Any]]) -> Any:
+    return plain(container, ((str(key), part) for key, part in parts))
+
+
+def _jsonable_leaf(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

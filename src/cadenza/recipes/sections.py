@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cadenza.clock import Duration
+from cadenza.foundation.tree import Pairs, walk
 from cadenza.recipes.checking import Checker
 from cadenza.recipes.coerce import Mismatch, converted
 from cadenza.recipes.compose.normalise import TARGET
@@ -254,12 +255,14 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, dict) and TARGET in value)
 
 
-def _ways_to(key: str, branch: Any, way: str = "") -> list[str]:
+def _ways_to(key: str, tree: Any) -> list[str]:
     """The dotted names under which ``key`` stands in nested mappings.
 
     >>> _ways_to("batch_size", {"loaders": {"train": {"batch_size": 8}}, "seed": 1})
     ['loaders.train.batch_size']
     """
-    inner = branch.items() if isinstance(branch, dict) else ()
-    here = [f"{way}{name}" for name, _ in inner if name == key and way]
-    return here + [found for name, value in inner for found in _ways_to(key, value, f"{way}{name}.")]
+
+    def inside(branch: Any) -> Pairs | None:
+        return sorted(branch.items(), key=lambda item: item[0] != key) if isinstance(branch, dict) else None
+
+    return [".".join(map(str, path)) for path, _ in walk(tree, inside) if len(path) > 1 and path[-1] == key]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cadenza.foundation.tree import entries_and_sets, map_tree, with_dicts
 from cadenza.recipes.coerce import Made
 from cadenza.recipes.errors import RecipeError
 
@@ -39,13 +40,11 @@ class Blueprint(Made):
 
 def built(value: Any) -> Any:
     """``value`` with every blueprint in it built."""
-    if isinstance(value, Blueprint):
-        return value.build()
-    if isinstance(value, Mapping):
-        return {key: built(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return type(value)(built(inner) for inner in value)
-    return value
+    return map_tree(value, _built, entries_and_sets, with_dicts)
+
+
+def _built(leaf: Any) -> Any:
+    return leaf.build() if isinstance(leaf, Blueprint) else leaf
 
 
 def _starred(thing: Any) -> str:

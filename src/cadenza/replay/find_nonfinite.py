@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from cadenza.replay.snapshot import tensors_in
+from cadenza.foundation.tree import entries, tensors_of
 
 
 class Finding(NamedTuple):
@@ -27,7 +27,7 @@ def not_finite(value: Any) -> str:
     ('1 of 2 values is nan', '')
     """
     total = nan = infinite = 0
-    for tensor in tensors_in(value):
+    for tensor in tensors_of(value, entries):
         if tensor.is_floating_point() or tensor.is_complex():
             total += tensor.numel()
             nan += int(tensor.isnan().sum())
@@ -123,7 +123,7 @@ class Search:
 
     def _before(self, name: str) -> Callable[..., None]:
         def before(_: nn.Module, args: Any, kwargs: Any) -> None:
-            for tensor in tensors_in((args, kwargs)):
+            for tensor in tensors_of((args, kwargs), entries):
                 self._trace(tensor).consumer = self._named(name)  # the innermost module comes last
 
         return before
@@ -133,7 +133,7 @@ class Search:
             who = self._named(name)
             of = f"{name}, a {type(module).__name__}" if name else f"the model itself, a {who}"
             self.look("output", who, output, f"the output of {of}")
-            for tensor in tensors_in(output):
+            for tensor in tensors_of(output, entries):
                 trace = self._trace(tensor)
                 if trace.producer is None:  # the innermost module comes first
                     trace.producer = name

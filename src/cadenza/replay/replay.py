@@ -16,10 +16,11 @@ from cadenza.clock import Clock
 from cadenza.data import to_device
 from cadenza.engine.fields import GONE
 from cadenza.engine.lifecycle import move_to
+from cadenza.foundation.rng import set_rng_state
 from cadenza.history import History
 from cadenza.plan import Plan
 from cadenza.replay.find_nonfinite import Finding, Search
-from cadenza.replay.snapshot import plays_again, restore, restore_rng, to_host
+from cadenza.replay.snapshot import plays_again, restore, to_host
 from cadenza.replay.tape import in_words, read_tape
 from cadenza.run import Run
 
@@ -146,10 +147,10 @@ class _Conductor(Callback):
         record = self.tape["batches"][self.index]
         if self.index == 0:
             restore(run, self.tape["moment"], run.callbacks)
-            restore_rng(self.tape["moment"]["rng"], run.device)
+            set_rng_state(self.tape["moment"]["rng"], run.device)
         run._pass.index = record["batch_idx"]
         if record["rng"] is not None:
-            restore_rng(record["rng"], run.device)
+            set_rng_state(record["rng"], run.device)
         if self.index == self.stop_at:
             raise _Arrived
 

@@ -15,12 +15,13 @@ from torch import Tensor
 from cadenza.callback import Callback, Order
 from cadenza.data import length_of
 from cadenza.engine.stack import Pass
-from cadenza.foundation.rng import rng_state, set_rng_state
+from cadenza.foundation.rng import rng_state
+from cadenza.foundation.tree import Pairs, entries, leaves, map_with_path, with_dicts
 
 if TYPE_CHECKING:
     from cadenza.run import Run
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_PLAIN = bool | int | float | complex | str | bytes | None | torch.dtype | torch.device | torch.Size
 
 
 class CannotKeep(TypeError):
@@ -39,57 +40,31 @@ def to_host(value: Any, what: str = "this", into: Any = None) -> Any:
     >>> to_host({"x": [torch.ones(2), 3]})
     {'x': [tensor([1., 1.]), 3]}
     """
-    if isinstance(value, Tensor):
-        value = value.detach()
-        if isinstance(into, Tensor) and into.shape == value.shape and into.dtype == value.dtype:
-            return into.copy_(value, non_blocking=True)
-        return value.clone() if value.device.type == "cpu" else value.to("cpu", non_blocking=True)
-    if isinstance(value, Counter):  # the milestones of a scheduler
-        return Counter(value)
-    if isinstance(value, Mapping):
-        old = into if isinstance(into, Mapping) else {}
-        return {to_host(k, what): to_host(inner, f"{what}[{k!r}]", old.get(k)) for k, inner in value.items()}
-    if type(value) in (list, tuple):
-        olds = into if type(into) is type(value) and len(into) == len(value) else [None] * len(value)
-        parts = enumerate(zip(value, olds, strict=True))
-        return type(value)(to_host(inner, f"{what}[{index}]", old) for index, (inner, old) in parts)
-    if isinstance(value, _PLAIN):
-        return value
-    raise CannotKeep(f"{what} is a {type(value).__name__}, and only tensors and plain values can be kept")
+    earlier = {} if into is None else dict(leaves(into, _contents))
+
+    def copied(path: tuple[Any, ...], leaf: Any) -> Any:
+        odd = next((key for key in path if not isinstance(key, _PLAIN | tuple)), leaf)
+        if isinstance(odd, Tensor):
+            return _tensor_to_host(odd.detach(), earlier.get(path))
+        if isinstance(odd, Counter):  # the milestones of a scheduler
+            return Counter(odd)
+        if isinstance(odd, _PLAIN):
+            return odd
+        where = what + "".join(f"[{key!r}]" for key in path)
+        raise CannotKeep(f"{where} is a {type(odd).__name__}, and only tensors and plain values can be kept")
+
+    return map_with_path(value, copied, _contents, with_dicts)
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor in nested dicts, lists and tuples."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from tensors_in(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from tensors_in(inner)
+def _tensor_to_host(tensor: Tensor, into: Any) -> Tensor:
+    if isinstance(into, Tensor) and into.shape == tensor.shape and into.dtype == tensor.dtype:
+        return into.copy_(tensor, non_blocking=True)
+    return tensor.clone() if tensor.device.type == "cpu" else tensor.to("cpu", non_blocking=True)
 
 
-def same_draws(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether torch has drawn nothing between two moments."""
-    return all(name in one and torch.equal(one[name], other[name]) for name in ("torch", "cuda") if name in other)
-
-
-def plain_rng(state: dict[str, Any] | None) -> dict[str, Any] | None:
-    if state is None or "numpy" not in state:
-        return state
-    name, keys, *rest = state["numpy"]
-    return {**state, "numpy": (name, keys.tolist(), *rest)}
-
-
-def restore_rng(state: dict[str, Any], device: torch.device) -> None:
-    """Sets all generators as a tape keeps them."""
-    if "numpy" in state:
-        import numpy
-
-        name, keys, *rest = state["numpy"]
-        state = {**state, "numpy": (name, numpy.array(keys, dtype=numpy.uint32), *rest)}
-    set_rng_state(state, device)
+def _contents(value: Any) -> Pairs | None:
+    opened = type(value) in (list, tuple) or (isinstance(value, Mapping) and not isinstance(value, Counter))
+    return entries(value) if opened else None
 
 
 # A moment -----------------------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from cadenza.foundation.rng import rng_state
+from cadenza.foundation.rng import plain_rng, rng_state, same_rng
+from cadenza.foundation.tree import tensors_of
 from cadenza.history import read
 from cadenza.replay.borrowed_batches import Lending, Loan, is_plain, lasting
-from cadenza.replay.snapshot import CannotKeep, capture, plain_rng, same_draws, tensors_in, to_host
+from cadenza.replay.snapshot import CannotKeep, capture, to_host
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -88,7 +89,7 @@ class Tape:
         before = self.moment.get("rng")
         self.moment = capture(run, self.moment)
         self._host_draws = draws_on_the_host(run.loader)
-        self._draws = self._host_draws or before is None or not same_draws(before, self.moment["rng"])
+        self._draws = self._host_draws or before is None or not same_rng(before, self.moment["rng"], ("torch", "cuda"))
         self._bytes, self._next, self._ended = 0, run.clock.batches, False
 
     def record(self, run: Run) -> int | None:
@@ -128,7 +129,7 @@ class Tape:
             return loan.batch
         kept = to_host(batch, "the batch", self._spare[number] if number < len(self._spare) else None)
         self._loans.append(None)
-        self._bytes += sum(tensor.nbytes for tensor in tensors_in(kept))
+        self._bytes += sum(tensor.nbytes for tensor in tensors_of(kept))
         if lending.trusted is None:
             lending.watch(batch, kept)
             if number >= _PROVEN:
@@ -142,7 +143,7 @@ class Tape:
         kept = [{**one, "batch": to_host(one["batch"])} for one in self.batches[: last + 1]]  # one may be a view
         losses = read(float("nan") if kind["loss"] is None else kind["loss"] for kind in kept)  # waits for the device
         batches = [
-            {**one, "rng": plain_rng(one["rng"]), "loss": None if one["loss"] is None else loss}
+            {**one, "rng": one["rng"] and plain_rng(one["rng"]), "loss": None if one["loss"] is None else loss}
             for one, loss in zip(kept, losses, strict=True)
         ]
         if torch.accelerator.is_available():

@@ -6,6 +6,7 @@ evaluation of the epoch was broken off. Then the tree holds the state at the beg
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from cadenza.engine.requests import BIT
 from cadenza.engine.stack import Pass
 from cadenza.foundation.rng import pack_rng, rng_state
 from cadenza.foundation.torch_private import buffers_in
+from cadenza.foundation.tree import fold, map_tree, same_tree, with_dicts
 from cadenza.resume.global_batch import step_of
 from cadenza.resume.optimizer_groups import describe
 from cadenza.resume.plain_state import encoded
@@ -176,12 +178,11 @@ def _evaluation(run: Run) -> dict[str, Any] | None:
     return None if outermost is None else outermost.beginning
 
 
-def _kept(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone() if value.numel() <= _SMALL else value
-    if isinstance(value, dict):
-        return {key: _kept(inner) for key, inner in value.items()}
-    return [_kept(inner) for inner in value] if isinstance(value, list) else value
+def _kept(tree: Any) -> Any:
+    def kept(value: Any) -> Any:
+        return value.detach().clone() if isinstance(value, Tensor) and value.numel() <= _SMALL else value
+
+    return map_tree(tree, kept, rebuild=with_dicts)
 
 
 def position_of(run: Run, now: dict[str, Any]) -> dict[str, Any] | None:
@@ -216,11 +217,13 @@ def gradients_of(run: Run) -> dict[str, Tensor]:
 
 def is_tree(value: Any) -> bool:
     """Whether ``value`` is made of tensors and plain values alone, so that a checkpoint can hold it."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str | int) and is_tree(inner) for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(is_tree, value))
-    return value is None or isinstance(value, bool | int | float | str | Tensor)
+    return bool(fold(value, lambda leaf: isinstance(leaf, bool | int | float | str | Tensor | None), _is_plain))
+
+
+def _is_plain(container: Any, parts: Iterable[tuple[Any, bool]]) -> bool:
+    return isinstance(container, dict | list | tuple) and all(
+        isinstance(key, str | int) and fine for key, fine in parts
+    )
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -229,14 +232,14 @@ def alike(one: Any, other: Any) -> bool:
     >>> alike({"a": [torch.ones(2), 1]}, {"a": [torch.ones(2), 1]}), alike({"a": 1}, {"a": 2})
     (True, False)
     """
+    return same_tree(one, other, _alike)
+
+
+def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         same_form = one.shape == other.shape and one.dtype == other.dtype
         same_form = same_form and hasattr(one, "to_local") == hasattr(other, "to_local")
         return same_form and torch.equal(_bits(one), _bits(other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(alike(value, other[key]) for key, value in one.items())
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(alike, one, other))
     return bool(one == other or (one != one and other != other))
 
 

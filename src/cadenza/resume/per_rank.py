@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cadenza.foundation.fingerprint import fingerprint, fingerprints
 from cadenza.foundation.rng import pack_rng, rng_kept, rng_state, seed_everything
+from cadenza.foundation.tree import map_tree, with_dicts
 
 OWN = ("rng", "feeds", "clock", "waiting")
 """Parts of a state that each process has of its own."""
@@ -46,13 +47,7 @@ def own_part(state: dict[str, Any], mine: dict[str, dict[str, str]], main: dict[
 
 def on_host(tree: Any) -> Any:
     """``tree`` with its tensors in main memory."""
-    if isinstance(tree, Tensor):
-        return tree.detach().cpu()
-    if isinstance(tree, dict):
-        return {key: on_host(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)([on_host(value) for value in tree])
-    return tree
+    return map_tree(tree, lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, rebuild=with_dicts)
 
 
 # Going on -----------------------------------------------------------------------------------------------------------

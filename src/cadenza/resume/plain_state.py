@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from cadenza.foundation.tree import fold, plain
 
 _PAIRS = "__pairs__"
 
 
 def encoded(value: Any) -> Any:
     """State as tensors and JSON: a dict whose keys are no texts, such as milestones, as a list of pairs."""
-    if isinstance(value, dict):
-        if all(isinstance(key, str) for key in value):
-            return {key: encoded(inner) for key, inner in value.items()}
-        return {_PAIRS: [[key, encoded(inner)] for key, inner in value.items()]}
-    if isinstance(value, list | tuple):
-        return [encoded(inner) for inner in value]
-    return value
+    return fold(value, lambda leaf: leaf, _encoded)
+
+
+def _encoded(container: Any, parts: Iterable[tuple[Any, Any]]) -> Any:
+    made = plain(container, parts)
+    if isinstance(made, dict) and not all(isinstance(key, str) for key in made):
+        return {_PAIRS: [[key, part] for key, part in made.items()]}
+    return made
 
 
 def decoded(value: Any, like: Any) -> Any:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza.callback import Callback
 from cadenza.foundation.rng import rng_kept, rng_state, seed_everything
+from cadenza.foundation.tree import leaves
 from cadenza.main_callback import MainCallback
 from cadenza.points import ITERATION, POINTS, REQUESTS, Kind
 from cadenza.when import When
@@ -82,15 +83,8 @@ def _check_state(make: Callable[[], Callback], trainer_of: Callable[..., Trainer
         assert same, f"{first.name}: state{path} does not survive load_state_dict"
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _leaves(inner, f"{path}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            yield from _leaves(inner, f"{path}[{index}]")
-    else:
-        yield path, value
+def _leaves(state: Any) -> Iterator[tuple[str, Any]]:
+    return (("".join(f"[{key!r}]" for key in path), leaf) for path, leaf in leaves(state))
 
 
 def _storable(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,6 +16,7 @@ from cadenza.callbacks.measuring.gradient_stats import in_steps
 from cadenza.clock import Duration
 from cadenza.foundation.arguments import at_least_zero, texts
 from cadenza.foundation.suggest import did_you_mean
+from cadenza.foundation.tree import entries, tensors_of
 from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
@@ -144,10 +145,7 @@ def _together(calls: list[_Call]) -> dict[str, Tensor]:
 
 def floating(output: Any) -> Tensor | None:
     """The first tensor of real numbers in what a module returned, if there is one that is not empty."""
-    if isinstance(output, Tensor):
-        return output if output.is_floating_point() and output.numel() else None
-    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, list | tuple) else ()
-    return next((tensor for part in parts if (tensor := floating(part)) is not None), None)
+    return next((one for one in tensors_of(output, entries) if one.is_floating_point() and one.numel()), None)
 
 
 # Arguments ----------------------------------------------------------------------------------------------------------

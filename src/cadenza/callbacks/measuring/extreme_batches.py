@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cadenza.callback import Callback, Order, infer_mode, without
 from cadenza.foundation.arguments import check, flags, one_of, some_of, whole
+from cadenza.foundation.tree import entries_and_fields, map_tree, with_dicts
 from cadenza.foundation.warn import warn
 from cadenza.history import as_scalar, read, unknown_metric
 from cadenza.points import STAGES
@@ -239,20 +240,15 @@ def copied(value: Any, device: torch.device | None = None) -> Any:
     >>> copied({"x": [torch.ones(1), "text"]})
     {'x': [tensor([1.]), 'text']}
     """
-    if isinstance(value, Tensor):
-        return value.detach().to(value.device if device is None else device, copy=True)
-    if isinstance(value, Mapping):
-        return {key: copied(inner, device) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        parts = [copied(inner, device) for inner in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{name: copied(getattr(value, name), device) for name in names})
-    if callable(getattr(value, "clone", None)) and callable(getattr(value, "to", None)):
-        own = value.clone()
-        return own if device is None else own.to(device)
-    return value
+
+    def copy(one: Any) -> Any:
+        if isinstance(one, Tensor):
+            return one.detach().to(one.device if device is None else device, copy=True)
+        if callable(getattr(one, "clone", None)) and callable(getattr(one, "to", None)):
+            return one.clone() if device is None else one.clone().to(device)
+        return one
+
+    return map_tree(value, copy, entries_and_fields, with_dicts)
 
 
 def _pass(run: Run) -> str:

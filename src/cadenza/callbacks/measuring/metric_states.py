@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from cadenza.foundation.tree import entries, leaves, map_tree, plain
 from cadenza.history import as_scalar
 
 Value: TypeAlias = float | Tensor
@@ -108,13 +109,7 @@ class ObjectState:
 
 def copied(value: Any) -> Any:
     """Tensors that stay as they are when the metric goes on."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, Mapping):
-        return {key: copied(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [copied(inner) for inner in value]
-    return value
+    return map_tree(value, lambda one: one.detach().clone() if isinstance(one, Tensor) else one, rebuild=plain)
 
 
 def spread(name: str, value: Any) -> dict[str, Value]:
@@ -123,11 +118,10 @@ def spread(name: str, value: Any) -> dict[str, Value]:
     >>> spread("f1", {"macro": 0.5, "each": torch.tensor([0.25, 0.75])})
     {'f1/macro': 0.5, 'f1/each/0': tensor(0.2500), 'f1/each/1': tensor(0.7500)}
     """
-    inner: Iterable[tuple[Any, Any]]
-    if isinstance(value, Mapping):
-        inner = value.items()
-    elif isinstance(value, list | tuple) or (isinstance(value, Tensor) and value.dim() == 1 and value.numel() != 1):
-        inner = enumerate(value)
-    else:
-        return {name: as_scalar(name, value)}
-    return {key: one for part, found in inner for key, one in spread(f"{name}/{part}", found).items()}
+    named = (("/".join([name, *map(str, path)]), one) for path, one in leaves(value, _numbers))
+    return {key: as_scalar(key, one) for key, one in named}
+
+
+def _numbers(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    row = isinstance(value, Tensor) and value.dim() == 1 and value.numel() != 1
+    return enumerate(value) if row else entries(value)

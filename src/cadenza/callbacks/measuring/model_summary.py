@@ -9,17 +9,19 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.data import to_device
 from cadenza.foundation.arguments import stream as stream_or_none
+from cadenza.foundation.kept_state import buffers_kept
 from cadenza.foundation.module_modes import flags_of, set_flags
 from cadenza.foundation.rng import rng_kept
 from cadenza.foundation.text_table import tell, text_table
-from cadenza.foundation.torch_private import buffers_in, cpu_attention
+from cadenza.foundation.torch_private import cpu_attention
+from cadenza.foundation.tree import entries, tensors_of
 from cadenza.main_callback import MainCallback
 
 if TYPE_CHECKING:
@@ -185,25 +187,15 @@ def _hooks(model: nn.Module, found: dict[nn.Module, Layer], counter: FlopCounter
 def _untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
     """In eval mode and without gradients; everything is as before when it ends."""
     flags = flags_of(model)
-    buffers = [
-        (buffers_in(module), name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in buffers_in(module).items()
-        if isinstance(buffer, Tensor)
-    ]
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its one operation has no FLOPs
     model.eval()
     try:
-        with rng_kept(device), torch.no_grad():
+        with rng_kept(device), torch.no_grad(), buffers_kept(model):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         set_flags(flags)
-        with torch.no_grad():
-            for owner, name, buffer, before in buffers:
-                buffer.copy_(before)
-                owner[name] = buffer
 
 
 def _has_a_row(module: nn.Module, layer: Layer) -> bool:
@@ -217,10 +209,7 @@ def shape_of(output: Any) -> str:
     >>> shape_of(torch.ones(2, 3)), shape_of((torch.ones(4), {"h": torch.ones(1, 2)})), shape_of(None)
     ('2 x 3', '4, 1 x 2', '')
     """
-    if isinstance(output, Tensor):
-        return " x ".join(map(str, output.shape)) or "1"
-    parts = output.values() if isinstance(output, dict) else output if isinstance(output, list | tuple) else ()
-    return ", ".join(text for part in parts if (text := shape_of(part)))
+    return ", ".join(" x ".join(map(str, one.shape)) or "1" for one in tensors_of(output, entries))
 
 
 def _in_units(amount: float, step: int, unit: str) -> str:

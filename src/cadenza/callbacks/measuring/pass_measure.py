@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cadenza.callback import Order
 from cadenza.foundation.arguments import function, one_of, some_of
+from cadenza.foundation.tree import map_tree, with_dicts
 from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
@@ -162,11 +163,8 @@ def was_cut_short(run: Run) -> bool:
 
 def detached(value: Any) -> Any:
     """``value`` without its graph; dicts, lists and tuples are gone through."""
-    if isinstance(value, Tensor):
-        return value.detach() if value.requires_grad else value
-    if isinstance(value, Mapping):
-        return {key: detached(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        parts = [detached(inner) for inner in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
+    return map_tree(value, _detached, rebuild=with_dicts)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) and value.requires_grad else value

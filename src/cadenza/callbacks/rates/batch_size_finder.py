@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.rates.side_trainer import main_callback, trainer_beside
-from cadenza.callbacks.rates.trial_state import put_back
 from cadenza.data import length_of
 from cadenza.foundation.arguments import flags, whole
+from cadenza.foundation.kept_state import KeptState
 from cadenza.foundation.loader_like import loader_like
 from cadenza.main_callback import MainCallback
 
@@ -197,7 +197,8 @@ def _trial(
     def fits(size: int) -> bool:
         loader = DataLoader(dataset, batch_size=size, collate_fn=collate, drop_last=True)
         try:
-            with put_back(training.module, training.optimizers, training.device):
+            with KeptState(torch.device("cpu")) as kept:
+                kept.keep_training(training.module, training.optimizers, training.device)
                 trainer_beside(training, main, callbacks).fit(loader, steps=steps)
         except Exception as error:
             if not is_out_of_memory(error):

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from cadenza.callbacks.rates.param_groups import Target
 from cadenza.callbacks.rates.plateau import measured
-from cadenza.callbacks.rates.trial_state import give_back, settings_of
+from cadenza.foundation.kept_state import KeptState
 from cadenza.resume.plain_state import decoded, encoded
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ class TorchDriver:
 
     def _made(self, optimizer: Optimizer) -> Any:
         """Making one sets the learning rate of its first step; if it goes on from a saved state, that is undone."""
-        before = settings_of(optimizer)
+        before = KeptState()
+        before.keep_settings(optimizer, added=True)
         scheduler = self.factory(optimizer)
         if not hasattr(scheduler, "step") or getattr(scheduler, "optimizer", None) is not optimizer:
             raise TypeError(f"torch= is a function that makes a scheduler for its optimizer; it made {scheduler!r}")
@@ -109,8 +110,7 @@ class TorchDriver:
             )
             raise ValueError(f"{type(scheduler).__name__} {needs}")
         if self._loaded is not None:
-            for group, values in zip(optimizer.param_groups, before, strict=True):
-                group.update(give_back(values))
+            before.restore()
         return scheduler
 
     # State ----------------------------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.rates.param_groups import set_lr
 from cadenza.callbacks.rates.side_trainer import main_callback, trainer_beside
-from cadenza.callbacks.rates.trial_state import Snapshot
 from cadenza.foundation.arguments import below_one, is_number, whole
+from cadenza.foundation.kept_state import KeptState
 from cadenza.foundation.warn import warn
 from cadenza.registration.checks import CallbackError
 
@@ -126,7 +128,7 @@ class LRFinder(Callback):
         below_one("smoothing", smoothing)
         self.start, self.end, self.steps = start, end, steps
         self.stop_factor, self.smoothing = stop_factor, smoothing
-        self._snapshot: Snapshot | None = None
+        self._kept: KeptState | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -147,15 +149,15 @@ class LRFinder(Callback):
 
     def around_run(self, run: Run) -> Iterator[None]:
         """What is taken when the sweep begins is put back here, however it ended."""
-        self._snapshot = None
+        self._kept = None
         self._begin()
         try:
             yield
             self._tell_if_short(run)
         finally:
-            if self._snapshot is not None:
-                self._snapshot.restore()
-                self._snapshot = None
+            if self._kept is not None:
+                self._kept.restore()
+                self._kept = None
                 run.store["lr_finder"] = Sweep(tuple(self._lrs), tuple(self._losses), tuple(self._smoothed))
 
     def after_load(self, run: Run) -> None:
@@ -166,8 +168,11 @@ class LRFinder(Callback):
         self._keep(run)  # before the loader draws the order of its first pass
 
     def _keep(self, run: Run) -> None:
-        if self._snapshot is None:
-            self._snapshot = Snapshot(run.module, run.optimizers, run.device, run.train_loader, run.scaler)
+        if self._kept is None:
+            self._kept = KeptState(torch.device("cpu"))
+            self._kept.keep_training(run.module, run.optimizers, run.device)
+            self._kept.keep_generators(_generators(run.train_loader))
+            self._kept.keep_stateful([run.train_loader, run.scaler])
             self._first_step = run.clock.steps
             lrs = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in run.optimizers]
             self._ratios = [[lr / lrs[0][0] if lrs[0][0] else 1.0 for lr in row] for row in lrs]
@@ -197,7 +202,7 @@ class LRFinder(Callback):
             run.stop(f"{self.name}: the loss is more than {self.stop_factor:g} times its best")
 
     def _tell_if_short(self, run: Run) -> None:
-        if self._snapshot is not None and run.stop_reason is None:
+        if self._kept is not None and run.stop_reason is None:
             reached = (
                 f"made {self._made} of its {self.steps} steps, up to a rate of {self._lr(max(self._made - 1, 0)):g}"
             )
@@ -251,3 +256,11 @@ def find_lr(
     beside.fit(loader, steps=steps)
     sweep: Sweep = beside.store["lr_finder"]
     return sweep
+
+
+def _generators(loader: Any) -> list[torch.Generator]:
+    """The generators from which a loader draws its order, other than the global one."""
+    sampler = getattr(loader, "sampler", None)
+    inner = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    found = [getattr(one, "generator", None) for one in (loader, sampler, inner)]
+    return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())

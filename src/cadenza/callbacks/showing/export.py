@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cadenza.callbacks.rates.trial_state import give_back, keep
+from cadenza.foundation.kept_state import buffers_kept
 from cadenza.foundation.module_modes import flags_of, set_flags
 from cadenza.foundation.rng import rng_kept
-from cadenza.foundation.torch_private import buffers_in, tree_leaves, tree_map
+from cadenza.foundation.torch_private import tree_leaves, tree_map
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _NOISY = "torch.onnx._internal.exporter._registration"
@@ -124,16 +124,14 @@ def _quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def in_eval_mode(module: nn.Module) -> Iterator[None]:
     """The model in eval mode; flags, buffers and random numbers are as before afterwards."""
-    flags, buffers = flags_of(module), [(one, keep(dict(buffers_in(one)))) for one in module.modules()]
+    flags = flags_of(module)
     device = next((parameter.device for parameter in module.parameters()), None)
-    with rng_kept(device):
+    with rng_kept(device), buffers_kept(module, torch.device("cpu")):
         try:
             module.eval()
             yield
         finally:
             set_flags(flags)
-            for one, kept in buffers:
-                buffers_in(one).update(give_back(kept))
 
 
 # Comparing ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cadenza.callbacks.showing.figures import new_figure, write_figure
 from cadenza.checkpoint.backends.remote import Remote
+from cadenza.foundation.tree import leaves
 from cadenza.foundation.whole_files import write_whole
 
 CLOUDS = dict.fromkeys(("s3", "aws_s3", "aws"), "s3") | dict.fromkeys(("gcs", "google_storage", "google storage"), "gs")
@@ -109,15 +110,13 @@ def load_state(path: Path) -> dict[str, Any]:
 
 def refuse_objects(value: Any, where: str) -> None:
     """Refuses what could only be written by pickling an object, and names its place."""
-    if value is None or isinstance(value, Tensor | str | int | float | bool):
-        return
-    if not isinstance(value, Mapping | list | tuple):
-        raise TypeError(
-            f"aitoolbox: {where} is a {type(value).__name__}; a checkpoint holds tensors, numbers, texts, and lists "
-            "and dicts of them, so that nobody who loads it executes anything"
-        )
-    for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
-        refuse_objects(inner, f"{where}[{key!r}]")
+    for path, leaf in leaves(value):
+        if leaf is not None and not isinstance(leaf, Tensor | str | int | float | bool):
+            raise TypeError(
+                f"aitoolbox: {where}{''.join(f'[{key!r}]' for key in path)} is a {type(leaf).__name__}; a checkpoint "
+                "holds tensors, numbers, texts, and lists and dicts of them, so that nobody who loads it executes "
+                "anything"
+            )
 
 
 def describe(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cadenza.dialects.aitoolbox.abstract import CLOUD, PLACE, AbstractExperimentCallback
 from cadenza.dialects.aitoolbox.folders import folder_of, upload
+from cadenza.foundation.tree import leaves
 
 __all__ = [
     "TensorboardFullTracking", "TensorboardReporterBaseCB", "TensorboardTrainBatchLoss",
@@ -59,11 +60,8 @@ class TensorboardReporterBaseCB(AbstractExperimentCallback):
                 self.log(f"{kind}/{name}", loop.train_history[name][-1], loop.epoch)
 
     def log(self, name: str, value: Any, step: int) -> None:
-        if isinstance(value, Mapping):
-            for part, number in value.items():
-                self.log(f"{name}/{part}", number, step)
-        else:
-            self.writer.add_scalar(name, float(value), step)
+        for path, number in leaves(value):
+            self.writer.add_scalar("/".join([name, *map(str, path)]), float(number), step)
 
     def on_train_end(self) -> None:
         self.writer.close()

@@ -7,7 +7,7 @@ timeout. One small collective at the beginning of a run turns that into an error
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from cadenza.clock import Duration
 from cadenza.distributed.agreement.collectives import gathered
 from cadenza.distributed.failures.rank_errors import RankFailed, may_be_news
+from cadenza.foundation.tree import entries, fold
 from cadenza.main_callback import MainCallback
 
 if TYPE_CHECKING:
@@ -121,11 +122,19 @@ def _main(callbacks: Sequence[Callback]) -> str:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_text(inner)}" for key, inner in value.items())
-    if isinstance(value, tuple | list | set | frozenset):
-        ordered = sorted(value, key=str) if isinstance(value, set | frozenset) else value
-        return ", ".join(map(_text, ordered)) or "nothing"
+    return str(fold(value, _leaf_text, _joined, _in_order))
+
+
+def _in_order(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    return entries(sorted(value, key=str) if isinstance(value, set | frozenset) else value)
+
+
+def _joined(container: Any, parts: Iterable[tuple[Any, str]]) -> str:
+    named = isinstance(container, Mapping)
+    return ", ".join(f"{key}: {part}" if named else part for key, part in parts) or "nothing"
+
+
+def _leaf_text(value: object) -> str:
     if value is None or isinstance(value, str | int | float | Duration):
         return str(value)
     return str(getattr(value, "__qualname__", type(value).__name__))  # the text of an object may hold its address

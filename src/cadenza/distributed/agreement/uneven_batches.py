@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 import weakref
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch import distributed as dist
 
 from cadenza.clock import Cadence, Clock, Duration
@@ -20,8 +18,9 @@ from cadenza.engine import boundaries
 from cadenza.engine.fields import GONE, NOTHING, UNWEIGHTED
 from cadenza.engine.iteration import is_last, release
 from cadenza.engine.requests import END_EPOCH, OF_ITERATION, SKIP_BATCH, STOP
+from cadenza.foundation.kept_state import buffers_kept
 from cadenza.foundation.rng import rng_kept
-from cadenza.foundation.torch_private import buffers_in, tree_leaves
+from cadenza.foundation.torch_private import tree_leaves
 
 if TYPE_CHECKING:
     from cadenza.distributed.agreement.process_group import ProcessGroup
@@ -136,7 +135,7 @@ def play_along(ensemble: ProcessGroup, run: Run, this: Pass) -> None:
         elif this.training:
             _train_on_nothing(run, this)
         else:
-            with torch.no_grad(), rng_kept(run.device), _buffers_kept(run.module):
+            with torch.no_grad(), rng_kept(run.device), buffers_kept(run.module):
                 run.main.on_pred_forward(run)
         if run._rows["iter"] is not None:
             run._write_row("iter")
@@ -151,7 +150,7 @@ def play_along(ensemble: ProcessGroup, run: Run, this: Pass) -> None:
 
 
 def _train_on_nothing(run: Run, this: Pass) -> None:
-    with _buffers_kept(run.module):
+    with buffers_kept(run.module):  # a backward may need them as they were in the forward
         with rng_kept(run.device):
             run.main.on_train_forward(run)
             run._loss = nothing(run)
@@ -173,21 +172,6 @@ def nothing(run: Run) -> Tensor:
     return torch.stack([(part * 0).sum().float() for part in parts]).sum()
 
 
-@contextlib.contextmanager
-def _buffers_kept(module: nn.Module) -> Iterator[None]:
-    """Running statistics must not count a batch twice. A backward comes inside, too: it may need them as they were in
-    the forward."""
-    tables = [(buffers_in(one), dict(buffers_in(one))) for one in module.modules()]
-    kept = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in kept:
-            buffer.copy_(value)
-        for table, before in tables:
-            table.update(before)  # a forward may have put other tensors there
-
-
 def settle_held(ensemble: Gradients, run: Run, this: Pass) -> None:
     """Gradients that were held for a batch that never came were not put together: a backward of nothing does it."""
     fields, asked, holds = run._fields(), run._asked, ensemble.holds
@@ -196,7 +180,7 @@ def settle_held(ensemble: Gradients, run: Run, this: Pass) -> None:
     try:
         if run._batch is GONE:
             run._batch = this.last
-        with _buffers_kept(run.module):
+        with buffers_kept(run.module):
             with rng_kept(run.device):
                 run.main.on_train_forward(run)
                 run._loss = nothing(run)

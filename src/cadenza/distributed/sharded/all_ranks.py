@@ -12,6 +12,7 @@ from torch import distributed as dist
 
 from cadenza.distributed.agreement.collectives import from_main
 from cadenza.distributed.strategies.dtensor import holds_spread, made_whole, stays_spread
+from cadenza.foundation.tree import map_tree, with_notes
 from cadenza.resume.per_rank import compared, own_part, part_for, saved_size, shared, taken_by, warn_of_move, with_part
 
 if TYPE_CHECKING:
@@ -113,7 +114,14 @@ def taken_alone(found: Any) -> Any:
 def tree_from_main(tree: Any, place: torch.device) -> Any:
     """Rank 0's tree on all ranks; its tensors are sent one by one, as they are in memory."""
     tensors: list[Tensor] = []
-    bare = _without_tensors(tree, tensors)
+
+    def place_of(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        tensors.append(leaf)
+        return _Place(len(tensors) - 1)
+
+    bare = map_tree(tree, place_of, rebuild=with_notes)
     forms = [(tensor.dtype, tuple(tensor.shape), tensor.stride()) for tensor in tensors]
     bare, forms = from_main((bare, forms))
     main = dist.get_rank() == 0
@@ -125,29 +133,6 @@ def tree_from_main(tree: Any, place: torch.device) -> Any:
             dist.broadcast(flat, src=0)
             if not main:
                 tensor.copy_(flat.cpu().view(tensor.dtype).view(tensor.shape))
-    return tree if main else _with_tensors(bare, tensors)
-
-
-def _without_tensors(tree: Any, tensors: list[Tensor]) -> Any:
-    if isinstance(tree, Tensor):
-        tensors.append(tree)
-        return _Place(len(tensors) - 1)
-    if isinstance(tree, dict):
-        made = type(tree)((key, _without_tensors(value, tensors)) for key, value in tree.items())
-        made.__dict__.update(tree.__dict__) if hasattr(tree, "__dict__") else None
-        return made
-    if isinstance(tree, list | tuple):
-        return type(tree)([_without_tensors(value, tensors) for value in tree])
-    return tree
-
-
-def _with_tensors(tree: Any, tensors: list[Tensor]) -> Any:
-    if isinstance(tree, _Place):
-        return tensors[tree.number]
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            tree[key] = _with_tensors(value, tensors)
+    if main:
         return tree
-    if isinstance(tree, list | tuple):
-        return type(tree)([_with_tensors(value, tensors) for value in tree])
-    return tree
+    return map_tree(bare, lambda leaf: tensors[leaf.number] if isinstance(leaf, _Place) else leaf, rebuild=with_notes)

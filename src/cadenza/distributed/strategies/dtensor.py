@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from cadenza.foundation.tree import leaves, map_with_path, with_notes
+
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
@@ -29,9 +31,7 @@ def holds_spread(tree: Any) -> bool:
 
 def holds(tree: Any, wanted: Callable[[Any], bool]) -> bool:
     """Whether there is a ``wanted`` value in ``tree``."""
-    if isinstance(tree, dict):
-        return any(holds(value, wanted) for value in tree.values())
-    return any(holds(value, wanted) for value in tree) if isinstance(tree, list | tuple) else wanted(tree)
+    return any(wanted(leaf) for _, leaf in leaves(tree))
 
 
 def made_whole(tree: Any, *, keep: bool, left: Callable[[Any], bool] | None = None) -> Any:
@@ -46,27 +46,9 @@ def made_whole(tree: Any, *, keep: bool, left: Callable[[Any], bool] | None = No
     return replaced(tree, is_spread if left is None else lambda value: is_spread(value) and not left(value), gather)
 
 
-def replaced(
-    tree: Any, wanted: Callable[[Any], bool], make: Callable[[Any, tuple[Any, ...]], Any], path: tuple[Any, ...] = ()
-) -> Any:
+def replaced(tree: Any, wanted: Callable[[Any], bool], make: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
     """``tree`` with what ``make`` gives for each ``wanted`` value at its path; what holds none is left as it is."""
-    if wanted(tree):
-        return make(tree, path)
-    if isinstance(tree, dict):
-        made = {key: replaced(value, wanted, make, (*path, key)) for key, value in tree.items()}
-        return tree if all(made[key] is value for key, value in tree.items()) else _like(tree, made)
-    if isinstance(tree, list | tuple):
-        items = [replaced(value, wanted, make, (*path, place)) for place, value in enumerate(tree)]
-        same = all(one is other for one, other in zip(items, tree, strict=True))
-        return tree if same else type(tree)(items)
-    return tree
-
-
-def _like(tree: dict[Any, Any], made: dict[Any, Any]) -> dict[Any, Any]:
-    """A dict of the same kind, with what is noted on it, such as the versions of modules."""
-    copy = type(tree)(made)
-    getattr(copy, "__dict__", {}).update(getattr(tree, "__dict__", {}))
-    return copy
+    return map_with_path(tree, lambda path, leaf: make(leaf, path) if wanted(leaf) else leaf, rebuild=with_notes)
 
 
 def cut(value: Any, like: Any) -> Any:
@@ -88,7 +70,7 @@ def cut_state(run: Run, state: dict[str, Any]) -> dict[str, Any]:
     optimizers = [_cut_optimizer(*pair) for pair in zip(run.optimizers, state["optimizers"], strict=False)]
     return {
         **state,
-        "model": _like(state["model"], _cut_each(state["model"], now)),
+        "model": with_notes(state["model"], _cut_each(state["model"], now).items()),
         "gradients": _cut_each(state["gradients"], parameters),
         "optimizers": optimizers + state["optimizers"][len(optimizers) :],
     }

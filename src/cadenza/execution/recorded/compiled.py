@@ -18,7 +18,8 @@ from cadenza.execution.recorded.cpu_random import take_out, with_draws
 from cadenza.execution.recorded.host_reads import ReadingIsAnError, said_of
 from cadenza.execution.recorded.optimizer_form import Form
 from cadenza.execution.recorded.recording import CannotRecord, Outcome, Recording, Uncompiled, first_line
-from cadenza.execution.recorded.rollback import Kept, modules_of, parameters_of, write_back
+from cadenza.execution.recorded.rollback import Rollback, modules_of, parameters_of
+from cadenza.foundation.kept_state import write_back
 from cadenza.foundation.rng import rng_kept, rng_state, set_rng_state
 from cadenza.foundation.torch_private import TorchDispatchMode, compile_graph
 from cadenza.foundation.tree import tensors_of, with_tensors
@@ -76,7 +77,7 @@ class TraceRecorder:
         self, run: Run, opened: Callable[[Run], bool], callbacks: tuple[Callback, ...], prepare: Callable[[], None]
     ) -> tuple[Recording, bool]:
         prepare()
-        kept = Kept(run, callbacks)
+        kept = Rollback(run, callbacks)
         touched = self._touched(run, opened, kept)
         try:
             with self._putting_on():
@@ -89,7 +90,7 @@ class TraceRecorder:
             if isinstance(error, CannotRecord) or not isinstance(error, Exception):
                 raise
             raise CannotRecord(said_of(error)) from error
-        kept.values.clear()  # nothing is put back from here on
+        kept.state.values.clear()  # nothing is put back from here on
         outcome = Outcome.of(run, result, kept.steps, kept.parameters)
         try:
             compiled = self._compiled(graph, touched, kept)
@@ -100,7 +101,7 @@ class TraceRecorder:
         run.loss_weight = UNWEIGHTED
         return Compiled(run, compiled, touched, kept, outcome, outputs), result
 
-    def _compiled(self, graph: Any, touched: list[Tensor], kept: Kept) -> Callable[..., Any]:
+    def _compiled(self, graph: Any, touched: list[Tensor], kept: Rollback) -> Callable[..., Any]:
         """The traced step as a function of the tensors that it takes, tried out; nothing is changed by that."""
         inputs, device = [tensor.detach() for tensor in touched], kept.run.device
         with rng_kept(device):
@@ -108,14 +109,14 @@ class TraceRecorder:
             compiled = with_draws(compile_graph(graph, [*inputs, *(draw() for draw in draws)]), draws)
         after = rng_state(device, host=False)
         with rng_kept(device):
-            set_rng_state(kept.rng, device)
+            set_rng_state(kept.state.rng, device)
             try_out(compiled, inputs)
             now = rng_state(device, host=False)
             if not all(torch.equal(after[name], now[name]) for name in after):
                 raise CannotRecord("the step sets a random number generator back, as torch.utils.checkpoint does")
         return compiled
 
-    def _touched(self, run: Run, opened: Callable[[Run], bool], kept: Kept) -> list[Tensor]:
+    def _touched(self, run: Run, opened: Callable[[Run], bool], kept: Rollback) -> list[Tensor]:
         """The tensors from outside that a step takes, found by doing it once and undoing it."""
         mode = Touched()
         try:
@@ -124,9 +125,9 @@ class TraceRecorder:
         except Exception as error:
             raise CannotRecord(first_line(error)) from error
         finally:
-            kept.values = list(mode.found.values())
+            kept.state.values = list(mode.found.values())
             kept.put_back()
-        return [tensor for tensor, _ in kept.values]
+        return [tensor for tensor, _ in kept.state.values]
 
     @contextmanager
     def _putting_on(self) -> Iterator[None]:
@@ -209,7 +210,7 @@ class Compiled(Recording):
         run: Run,
         compiled: Callable[..., Any],
         touched: list[Tensor],
-        kept: Kept,
+        kept: Rollback,
         outcome: Outcome,
         outputs: list[Tensor | None],
     ) -> None:

@@ -15,7 +15,7 @@ from cadenza.engine.fields import GONE, UNWEIGHTED, Later
 from cadenza.execution.recorded.graph_buffers import Inputs, Losses
 from cadenza.execution.recorded.host_sync import host_waits, recover, unwatched, waiting_is_an_error
 from cadenza.execution.recorded.recording import CannotRecord, Outcome, Recording, first_line
-from cadenza.execution.recorded.rollback import Kept
+from cadenza.execution.recorded.rollback import Rollback
 from cadenza.foundation.tree import with_tensors
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class GraphRecorder:
         self, run: Run, opened: Callable[[Run], bool], callbacks: tuple[Callback, ...], prepare: Callable[[], None]
     ) -> tuple[Recording, bool]:
         """Records the step of this batch without doing it, then plays it."""
-        batch, kept, here = run._batch, Kept(run, callbacks), torch.cuda.current_stream(run.device)
+        batch, kept, here = run._batch, Rollback(run, callbacks), torch.cuda.current_stream(run.device)
         parameters = kept.parameters
         try:
             prepare()
@@ -77,7 +77,7 @@ class GraphRecorder:
             if isinstance(error, CannotRecord) or not isinstance(error, Exception):
                 raise
             raise CannotRecord(first_line(cause_of(error))) from error
-        rng = kept.rng["cuda"]
+        rng = kept.state.rng["cuda"]
         if not torch.equal(rng, torch.cuda.get_rng_state(run.device)):  # recording draws nothing, playing does
             torch.cuda.set_rng_state(rng, run.device)
         recording.take_over(run, batch)

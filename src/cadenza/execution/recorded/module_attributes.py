@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cadenza.data.generators import is_generator
+from cadenza.foundation.generators import is_generator
 from cadenza.foundation.torch_private import TABLES
 
 _PLAIN = (int, float, str, bool, type(None), Number)
@@ -92,20 +92,6 @@ def containers(module: nn.Module) -> Iterator[tuple[str, Any]]:
             seen.add(id(value))
             yield name, value
             waiting += [(name, inner) for inner in (value.values() if isinstance(value, dict) else value)]
-
-
-def content(container: Any) -> Any:
-    """What is in ``container``, as it is now."""
-    return dict(container) if isinstance(container, dict) else list(container)
-
-
-def refill(container: Any, inside: Any) -> None:
-    """``container`` holds ``inside`` again, and nothing else."""
-    container.clear()
-    if isinstance(container, list | deque):
-        container.extend(inside)
-    else:
-        container.update(inside)
 
 
 def same_content(before: Any, now: Any) -> bool:

@@ -9,6 +9,7 @@ from cadenza.experiment.report.markup import duration, folded, pairs, section, s
 from cadenza.experiment.report.pictures import gallery, histograms
 from cadenza.experiment.report.score import score_picture
 from cadenza.experiment.secrets import masked_text
+from cadenza.foundation.tree import leaves
 
 _LOG_LINES = 200
 _NO_RATE = '<p class="note">Not logged; add <code>LRMonitor()</code> to the callbacks.</p>'
@@ -69,10 +70,14 @@ def _tiles(record: Record) -> str:
 def _class(optimizer: Any) -> str | None:
     if not isinstance(optimizer, dict):
         return None
-    if "class" in optimizer:
-        rate = optimizer.get("lr")
-        return str(optimizer["class"]) + (f", lr {shown(rate)}" if rate is not None else "")
-    return ", ".join(filter(None, (_class(one) for one in optimizer.values())))
+    found = [one for _, one in leaves(optimizer, _several) if isinstance(one, dict)]
+    rates = [one.get("lr") for one in found]
+    texts = (f", lr {shown(rate)}" if rate is not None else "" for rate in rates)
+    return ", ".join(f"{one['class']}{text}" for one, text in zip(found, texts, strict=True))
+
+
+def _several(optimizer: Any) -> Any:
+    return optimizer.items() if isinstance(optimizer, dict) and "class" not in optimizer else None
 
 
 def happened(record: Record) -> str:

@@ -15,6 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from cadenza.foundation.tree import leaves
 from cadenza.recipes.compose.defaults_tree import family, folders_of
 from cadenza.recipes.compose.files import display
 from cadenza.recipes.compose.hydra_source import PRIMARY, Shelf, register_source
@@ -104,11 +105,7 @@ def _refuse_missing(config: DictConfig, origins: Origins) -> None:
 
 def _reads_the_environment(tree: Any) -> bool:
     """Whether some value is taken from the environment; then no resolved value is written down anywhere."""
-    if isinstance(tree, dict):
-        return any(_reads_the_environment(value) for value in tree.values())
-    if isinstance(tree, list):
-        return any(_reads_the_environment(value) for value in tree)
-    return isinstance(tree, str) and "${oc.env" in tree.replace(" ", "")
+    return any(isinstance(leaf, str) and "${oc.env" in leaf.replace(" ", "") for _, leaf in leaves(tree))
 
 
 __all__ = ["Composed", "Layer", "compose"]

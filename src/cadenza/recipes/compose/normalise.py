@@ -45,9 +45,17 @@ class Normal:
             if last in NAMED:
                 branch[last] = self.named(branch[last], kind, own)
             else:
-                branch[last] = self.one(branch[last], kind, own, several=path in SEVERAL)
+                branch[last] = self.one_or_several(branch[last], kind, own, several=path in SEVERAL)
 
-    def one(self, value: Any, kind: str, path: Path, *, several: bool = False) -> Any:
+    def one_or_several(self, value: Any, kind: str, path: Path, *, several: bool) -> Any:
+        """``one``, or with ``several`` a mapping of names to such."""
+        made = self.one(value, kind, path)
+        unnamed = several and made is value and isinstance(value, dict) and TARGET not in value
+        if not unnamed or not all(isinstance(inner, str | dict) for inner in value.values()):
+            return made
+        return {name: self.one(inner, kind, (*path, name)) for name, inner in value.items()}
+
+    def one(self, value: Any, kind: str, path: Path) -> Any:
         """``value`` as a mapping with ``_target_``, if it is an object at all."""
         if isinstance(value, str) and "${" not in value:
             return {TARGET: value}
@@ -58,8 +66,6 @@ class Normal:
             if name in registry(kind) and (arguments is None or isinstance(arguments, dict)):
                 self._move((*path, name), path)
                 return self._inner({TARGET: name, **(arguments or {})}, kind, path)
-        if several and all(isinstance(inner, str | dict) for inner in value.values()):
-            return {name: self.one(inner, kind, (*path, name)) for name, inner in value.items()}
         return value
 
     def named(self, value: Any, kind: str, path: Path) -> Any:

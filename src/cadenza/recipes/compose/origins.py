@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from cadenza.foundation.tree import walk
 from cadenza.recipes.compose.normalise import TARGET, Lines, Path
 from cadenza.recipes.errors import fold
 from cadenza.recipes.schema import NAMED
@@ -74,12 +75,10 @@ class Origins:
                     del node[key]
 
 
-def _objects(tree: Any, path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
-    if isinstance(tree, dict):
-        if TARGET in tree or (len(path) == 2 and path[0] in NAMED):
-            yield path, tree
-        for key, value in tree.items():
-            yield from _objects(value, (*path, key))
+def _objects(tree: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
+    for path, node in walk(tree, lambda one: one.items() if isinstance(one, dict) else None):
+        if isinstance(node, dict) and (TARGET in node or (len(path) == 2 and path[0] in NAMED)):
+            yield path, node
 
 
 def _chooses_another(layer: Layer, path: Path, target: str) -> bool:

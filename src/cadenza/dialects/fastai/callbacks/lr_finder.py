@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from cadenza.callbacks.rates.trial_state import give_back, keep
+import torch
+
 from cadenza.dialects.fastai.callback import Scheduler, annealing_exp
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.foundation.kept_state import KeptState
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner
@@ -28,7 +30,9 @@ class LRFinder(LearnerCallback):
 
     def on_train_begin(self, pbar: Any, **kwargs: Any) -> Any:
         optimizer = self.learn.opt
-        self._kept = (keep(self.learn._module.state_dict()), keep(optimizer.state_dict()))
+        self._states = (self.learn._module.state_dict(), optimizer.state_dict())
+        self._kept = KeptState(torch.device("cpu"))
+        self._kept.keep_tree(self._states)
         optimizer.lr = self.sched.start
         self.best = math.inf
         return {"skip_validate": True}
@@ -42,7 +46,8 @@ class LRFinder(LearnerCallback):
         return None
 
     def on_train_end(self, **kwargs: Any) -> None:
-        weights, optimizer = self._kept
-        self.learn._module.load_state_dict(give_back(weights))
-        self.learn.opt.load_state_dict(give_back(optimizer))
-        del self._kept
+        self._kept.restore()
+        weights, optimizer = self._states
+        self.learn._module.load_state_dict(weights)
+        self.learn.opt.load_state_dict(optimizer)
+        del self._kept, self._states

@@ -1,4 +1,4 @@
-"""States of random number generators: torch's, Python's and NumPy's own, and those that samplers and data sets hold."""
+"""Generators of random numbers that objects hold, such as samplers and data sets, and the states of all together."""
 
 from __future__ import annotations
 
@@ -11,60 +11,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cadenza.foundation.rng import rng_state, same_rng, set_rng_state
+from cadenza.foundation.tree import Pairs, entries, fold, plain
+
 _LEADS_ON = ("dataset", "datasets", "sampler", "batch_sampler", "transform", "transforms", "collate_fn")
 """Attributes through which generators are looked for: a data set in a data set, the transform of one."""
+_NOTHING = torch.empty(0, dtype=torch.uint8)
+"""The state of torch's generator in what is packed of particular objects alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
-    """Where all generators of this process stood at one moment; ``own`` are those of particular objects."""
+class RngStates:
+    """Where generators stood at one moment: ``rng`` those of this process, ``own`` those of particular objects."""
 
-    torch: Tensor
-    python: Any
-    numpy: Any
+    rng: dict[str, Any]
     own: tuple[Any, ...] = ()
 
 
-def capture(own: Iterable[Any] = ()) -> Draws:
+def capture(own: Iterable[Any] = ()) -> RngStates:
     """Where the generators stand now; drawing goes on undisturbed."""
-    numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
-    return Draws(torch.get_rng_state(), random.getstate(), numpy, tuple(state_of(one) for one in own))
+    return RngStates(rng_state(), tuple(state_of(one) for one in own))
 
 
-def capture_own(own: Iterable[Any]) -> Draws:
-    """Where the generators of particular objects stand, and nothing of those of the process, which the run keeps."""
-    return Draws(torch.empty(0, dtype=torch.uint8), None, None, tuple(state_of(one) for one in own))
-
-
-def put_back(draws: Draws, own: Iterable[Any] = (), *, everywhere: bool = True) -> None:
+def put_back(draws: RngStates, own: Iterable[Any] = (), *, everywhere: bool = True) -> None:
     """Makes the generators stand where they stood; with ``everywhere=False`` only the ``own`` ones."""
     if everywhere:
-        torch.set_rng_state(draws.torch)
-        random.setstate(draws.python)
-        if draws.numpy is not None:
-            import numpy
-
-            numpy.random.set_state(draws.numpy)
+        set_rng_state(draws.rng)
     for generator, state in zip(own, draws.own, strict=False):
         set_state(generator, state)
 
 
-def same(one: Draws, other: Draws) -> bool:
-    """Whether no generator of the process has moved between the two moments.
-
-    >>> before = capture()
-    >>> same(before, capture()), torch.rand(()) is None, same(before, capture())
-    (True, False, False)
-    """
-    if not torch.equal(one.torch, other.torch) or one.python != other.python:
-        return False
-    return one.numpy is None or _alike(one.numpy, other.numpy)
-
-
-def _alike(one: Any, other: Any) -> bool:
-    if other is None:
-        return True  # NumPy was loaded in between: nothing of ours was drawn from it
-    return bool(one[2:] == other[2:] and (one[1] == other[1]).all())
+def same(one: RngStates, other: RngStates) -> bool:
+    """Whether no generator of the process has moved between the two moments."""
+    return same_rng(one.rng, other.rng)
 
 
 # One generator --------------------------------------------------------------------------------------------------------
@@ -126,59 +105,72 @@ def generators_in(*objects: Any) -> list[Any]:
 # As a tree of plain values --------------------------------------------------------------------------------------------
 
 
-def pack(draws: Draws | None) -> Any:
+def pack(draws: RngStates | None) -> Any:
     """``draws`` as dicts, lists, numbers, texts and tensors, which a checkpoint can hold.
 
-    >>> unpack(pack(capture())).python == random.getstate()
+    >>> unpack(pack(capture())).rng["python"] == random.getstate()
     True
     """
     if draws is None:
         return None
-    return {
-        "torch": draws.torch,
-        "python": pack_value(draws.python),
-        "numpy": pack_value(draws.numpy),
-        "own": [pack_value(state) for state in draws.own],
-    }
+    rng = {name: pack_value(draws.rng.get(name)) for name in ("python", "numpy")}
+    return {"torch": draws.rng.get("torch", _NOTHING), **rng, "own": [pack_value(state) for state in draws.own]}
 
 
-def unpack(tree: Any) -> Draws | None:
+def unpack(tree: Any) -> RngStates | None:
     """What ``pack`` made a tree of."""
     if tree is None:
         return None
-    own = tuple(unpack_value(state) for state in tree["own"])
-    return Draws(tree["torch"], unpack_value(tree["python"]), unpack_value(tree["numpy"]), own)
+    rng = {name: unpack_value(tree[name]) for name in ("torch", "python", "numpy")}
+    known = {name: state for name, state in rng.items() if state is not None and len(state)}
+    return RngStates(known, tuple(unpack_value(state) for state in tree["own"]))
 
 
 def pack_value(value: Any) -> Any:
+    return fold(value, _packed_leaf, _packed, lambda one: None if _many_numbers(one) else entries(one))
+
+
+def _many_numbers(value: Any) -> bool:
+    many = isinstance(value, list | tuple) and len(value) > 8
+    return many and all(type(one) is int and abs(one) < 2**63 for one in value)
+
+
+def _packed(container: Any, parts: Pairs) -> Any:
+    return {"dict" if isinstance(container, dict) else "tuple": plain(container, parts)}
+
+
+def _packed_leaf(value: Any) -> Any:
+    if hasattr(value, "item") and not isinstance(value, Tensor) and value.ndim == 0:
+        value = value.item()  # a number of NumPy's
     if value is None or isinstance(value, str | bool | float | Tensor):
         return value
     if isinstance(value, int):
         return value if abs(value) < 2**63 else {"int": hex(value)}
-    if isinstance(value, dict):
-        return {"dict": {key: pack_value(one) for key, one in value.items()}}
     if isinstance(value, list | tuple):
-        if len(value) > 8 and all(type(one) is int and abs(one) < 2**63 for one in value):
-            return {"ints": torch.tensor(value)}
-        return {"tuple": [pack_value(one) for one in value]}
-    if hasattr(value, "dtype") and value.ndim > 0:
-        words = value.view("int64") if value.dtype.itemsize == 8 else value.astype("int64")
-        return {"array": torch.from_numpy(words.copy()), "dtype": str(value.dtype)}
-    return pack_value(value.item())  # a number of NumPy's
+        return {"ints": torch.tensor(value)}
+    words = value.view("int64") if value.dtype.itemsize == 8 else value.astype("int64")
+    return {"array": torch.from_numpy(words.copy()), "dtype": str(value.dtype)}
 
 
 def unpack_value(tree: Any) -> Any:
+    return fold(tree, _unpacked_leaf, _unpacked, _packed_entries)
+
+
+def _packed_entries(tree: Any) -> Pairs | None:
+    return entries(tree.get("dict", tree.get("tuple"))) if isinstance(tree, dict) else None
+
+
+def _unpacked(container: Any, parts: Pairs) -> Any:
+    return dict(parts) if "dict" in container else tuple(part for _, part in parts)
+
+
+def _unpacked_leaf(tree: Any) -> Any:
     if not isinstance(tree, dict):
         return tree
-    kind, value = next(iter(tree.items()))
-    if kind == "int":
-        return int(value, 16)
-    if kind == "dict":
-        return {key: unpack_value(one) for key, one in value.items()}
-    if kind == "ints":
-        return tuple(value.tolist())
-    if kind == "tuple":
-        return tuple(unpack_value(one) for one in value)
+    if "int" in tree:
+        return int(tree["int"], 16)
+    if "ints" in tree:
+        return tuple(tree["ints"].tolist())
     if "array" in tree:
         words = tree["array"].numpy()
         dtype = tree["dtype"]
