@@ -125,6 +125,7 @@ def test_callbacks_of_a_test_may_be_said_by_name(tmp_path: Path) -> None:
     ("path", "name", "why"),
     [
         ("super_gradients.training", "SgModel", "called Trainer since release 3"),
+        ("super_gradients", "train_from_recipe", "recipes of the zoo"),
         ("super_gradients.training.metrics", "DetectionMetrics_050", "models of the zoo"),
         ("super_gradients.training.metrics", "BinaryIOU", "any metric of torchmetrics"),
         ("super_gradients.training.metrics.segmentation_metrics", "IoU", "any metric of torchmetrics"),
@@ -158,6 +159,24 @@ def test_names_are_also_in_the_modules_that_used_them(path: str, names: str) -> 
         found: dict[str, Any] = {}
         exec(f"from {path} import {names}", found)
     assert all(callable(found[name]) for name in names.split(", "))
+
+
+def test_a_trainer_has_the_parts_of_its_training(tmp_path: Path) -> None:
+    trainer = Trainer("mine", str(tmp_path))
+    assert trainer.net is trainer.optimizer is trainer.ema_model is None
+    model, loss = tiny_classifier(), nn.CrossEntropyLoss()
+    params = {"max_epochs": 1, "initial_lr": 0.5, "optimizer": "SGD", "loss": loss, "silent_mode": True}
+    metrics = {"train_metrics_list": ["Accuracy"], "valid_metrics_list": ["Accuracy"]}
+    trainer.train(model, params | metrics | {"lr_scheduler_step_type": "epoch"}, tiny_loader(8), tiny_loader(8))
+    assert trainer.net is model
+    assert trainer.criterion is loss
+    assert type(trainer.optimizer) is torch.optim.SGD
+    assert trainer.training_params.initial_lr == 0.5
+    assert list(trainer.train_metrics) == list(trainer.valid_metrics) == ["Accuracy"]
+    assert trainer.ema_model is None
+    trainer.sg_logger.add_scalar("mine", 1.0, 0)
+    with pytest.raises(AttributeError, match="there is no attribute of Trainer 'optimzer' here"):
+        _ = trainer.optimzer
 
 
 def test_a_metric_gets_the_attributes_of_the_context_alone(tmp_path: Path) -> None:

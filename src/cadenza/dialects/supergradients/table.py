@@ -100,7 +100,7 @@ _WHY = {
     "the metrics of segmentation and depth are not carried; any metric of torchmetrics will do": "IoU Dice BinaryIOU "
     "BinaryDice PixelAccuracy super_gradients.training.metrics.segmentation_metrics",
     "objects are found by the registries": "super_gradients.common.factories super_gradients.common.decorators",
-    "recipes of the zoo are not carried; write the training parameters in a dict": "training_hyperparams",
+    "recipes of the zoo are not carried; give training parameters as a dict": "training_hyperparams train_from_recipe",
     "the trainer is not handed out; use context.net and context.update_context": "context_methods",
     "it is called Trainer since release 3": "SgModel",
     "data sets of the zoo are not carried; give the loaders to Trainer.train": "dataloaders Dataloaders Datasets "
