@@ -57,12 +57,15 @@ from fastai.distributed import *
 from fastai.utils.mem import *
 from fastai.vision.gan import GANLearner
 from fastai.vision.models.unet import DynamicUnet
+from fastai.vision.data import SegmentationProcessor
+from fastai.basic_train import BasicLearner
+from fastai.layers import NormType
 from typing import List, Optional
 
 class Watch(LearnerCallback):
-    def __init__(self, learn: GANLearner, parts: Optional[List[DynamicUnet]] = None) -> None:
+    def __init__(self, learn: GANLearner, parts: Optional[List[DynamicUnet]] = None, norm=NormType.Batch) -> None:
         super().__init__(learn)
-        self.unet = isinstance(learn, DynamicUnet)
+        self.unet = isinstance(learn, (DynamicUnet, BasicLearner))
 """
     space: dict[str, Any] = {}
     with installed("fastai"):
@@ -70,6 +73,8 @@ class Watch(LearnerCallback):
         assert not space["Watch"](learner()).unet
         with pytest.raises(ImportError, match="GANLearner is not carried"):
             exec("GANLearner(1)", space)
+        with pytest.raises(ImportError, match="SegmentationProcessor is not carried"):
+            exec("SegmentationProcessor([])", space)
         with pytest.raises(ImportError, match="setup_distrib is not carried"):
             exec("from fastai.distributed import setup_distrib; setup_distrib(0)", space)
         with pytest.raises(ImportError, match="DistributedTrainer is not carried: processes are started"):
@@ -87,6 +92,17 @@ def test_a_star_import_brings_what_that_of_the_original_brings() -> None:
         exec("from fastai.vision.models import *", space)
         with pytest.raises(ImportError, match="resnet18 is not carried"):
             exec("resnet18()", space)
+
+
+def test_a_star_import_brings_the_package_of_callbacks() -> None:
+    from cadenza.dialects.fastai.callbacks.tracker import SaveModelCallback
+
+    for path in ("basics", "vision", "tabular"):
+        space: dict[str, Any] = {}
+        with installed("fastai"):
+            exec(f"from fastai.{path} import *", space)
+            assert space["callbacks"].SaveModelCallback is space["callbacks"].tracker.SaveModelCallback
+            assert space["callbacks"].SaveModelCallback is SaveModelCallback
 
 
 def test_a_model_is_taken_out_of_data_parallel() -> None:

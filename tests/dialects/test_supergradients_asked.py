@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torchmetrics import Metric
 
 from cadenza.dialects import installed
-from cadenza.dialects.supergradients import ModelConversionCheckCallback, Phase, PhaseCallback, PhaseContext, Trainer
+from cadenza.dialects.supergradients import (
+    DIALECT,
+    ModelConversionCheckCallback,
+    Phase,
+    PhaseCallback,
+    PhaseContext,
+    Trainer,
+)
 from cadenza.dialects.supergradients.environment import synchronised
 from cadenza.testing import tiny_classifier, tiny_loader
 
@@ -117,14 +125,75 @@ def test_callbacks_of_a_test_may_be_said_by_name(tmp_path: Path) -> None:
     ("path", "name", "why"),
     [
         ("super_gradients.training", "SgModel", "called Trainer since release 3"),
+        ("super_gradients", "train_from_recipe", "recipes of the zoo"),
         ("super_gradients.training.metrics", "DetectionMetrics_050", "models of the zoo"),
+        ("super_gradients.training.metrics", "BinaryIOU", "any metric of torchmetrics"),
+        ("super_gradients.training.metrics.segmentation_metrics", "IoU", "any metric of torchmetrics"),
+        ("super_gradients.training.transforms.transforms", "ResizeSeg", "data sets of the zoo"),
+        ("super_gradients.training.utils.detection_utils", "DetectionVisualization", "models of the zoo"),
         ("super_gradients.common.object_names", "Dataloaders", "give the loaders to Trainer.train"),
         ("super_gradients.common.factories.base_factory", "BaseFactory", "found by the registries"),
+        ("super_gradients.common.decorators.factory_decorator", "resolve_param", "found by the registries"),
+        ("super_gradients.training.datasets.datasets_utils", "RandomErase", "data sets of the zoo"),
     ],
 )
 def test_what_scripts_import_of_the_zoo_says_why_it_is_not_there(path: str, name: str, why: str) -> None:
     with installed("supergradients"), pytest.raises(ImportError, match=why):
         exec(f"from {path} import {name}")
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("super_gradients", "is_distributed"),
+        ("super_gradients.training", "MultiGPUMode"),
+        ("super_gradients.training.utils", "EarlyStop"),
+        ("super_gradients.training.utils.callbacks.callbacks", "get_param, multi_process_safe, register_callback"),
+        ("super_gradients.training.utils.early_stopping", "Phase, PhaseCallback, PhaseContext"),
+        ("super_gradients.common.sg_loggers.base_sg_logger", "get_logger, get_param, multi_process_safe"),
+    ],
+)
+def test_names_are_also_in_the_modules_that_used_them(path: str, names: str) -> None:
+    """Scripts import them from wherever the original's modules had imported them."""
+    with installed("supergradients"):
+        found: dict[str, Any] = {}
+        exec(f"from {path} import {names}", found)
+    assert all(callable(found[name]) for name in names.split(", "))
+
+
+def test_a_trainer_has_the_parts_of_its_training(tmp_path: Path) -> None:
+    trainer = Trainer("mine", str(tmp_path))
+    assert trainer.net is trainer.optimizer is trainer.ema_model is None
+    model, loss = tiny_classifier(), nn.CrossEntropyLoss()
+    params = {"max_epochs": 1, "initial_lr": 0.5, "optimizer": "SGD", "loss": loss, "silent_mode": True}
+    metrics = {"train_metrics_list": ["Accuracy"], "valid_metrics_list": ["Accuracy"]}
+    trainer.train(model, params | metrics | {"lr_scheduler_step_type": "epoch"}, tiny_loader(8), tiny_loader(8))
+    assert trainer.net is model
+    assert trainer.criterion is loss
+    assert type(trainer.optimizer) is torch.optim.SGD
+    assert trainer.training_params.initial_lr == 0.5
+    assert list(trainer.train_metrics) == list(trainer.valid_metrics) == ["Accuracy"]
+    assert trainer.ema_model is None
+    trainer.sg_logger.add_scalar("mine", 1.0, 0)
+    with pytest.raises(AttributeError, match="there is no attribute of Trainer 'optimzer' here"):
+        _ = trainer.optimzer
+
+
+def test_a_metric_gets_the_attributes_of_the_context_alone(tmp_path: Path) -> None:
+    class Mine(Metric):
+        def update(self, preds: Tensor, target: Tensor, **further: Any) -> None:
+            seen.append(further)
+
+        def compute(self) -> int:
+            return 1
+
+    seen: list[dict[str, Any]] = []
+    params = {"max_epochs": 1, "initial_lr": 0.1, "loss": "CrossEntropyLoss", "silent_mode": True}
+    metrics = {"train_metrics_list": [Mine()], "valid_metrics_list": [Mine()], "metric_to_watch": "Mine"}
+    Trainer("mine", str(tmp_path)).train(tiny_classifier(), params | metrics, tiny_loader(8), tiny_loader(8))
+    named = {row.name for row in DIALECT.attributes} - {"preds", "target", "update_context", "checkpoints_dir_path"}
+    assert {frozenset(further) for further in seen} == {frozenset(named)}
+    assert {further["stop_training"] for further in seen} == {False}
 
 
 def test_a_loss_of_the_zoo_says_why_it_is_not_there(tmp_path: Path) -> None:

@@ -158,10 +158,9 @@ class _StandIn(ModuleType):
         self._dialect, self.__version__ = one, one.version
 
     def __getattr__(self, name: str) -> Any:
-        path = f"{self.__name__}.{name}"
-        if name.startswith("__") or any(known == path or known.startswith(f"{path}.") for known in _modules(self)):
+        path, one = f"{self.__name__}.{name}", self._dialect
+        if name.startswith("__") or any(known == path or known.startswith(f"{path}.") for known in one.modules):
             raise AttributeError(name)
-        one: Dialect = self._dialect
         everything = vars(import_module(one.names)) if one.names and name not in one.refused else {}
         if name in everything and not name.startswith("_"):
             return everything[name]
@@ -173,14 +172,8 @@ class _StandIn(ModuleType):
         raise AttributeError(why, name=name)
 
 
-def _modules(module: _StandIn) -> Sequence[str]:
-    one: Dialect = module._dialect
-    return list(one.modules)
-
-
 def _finder_of(one: Dialect) -> _Finder | None:
-    finders = [finder for finder in sys.meta_path if isinstance(finder, _Finder)]
-    return next((finder for finder in finders if finder.dialect is one), None)
+    return next((finder for finder in sys.meta_path if isinstance(finder, _Finder) and finder.dialect is one), None)
 
 
 def _is_from(one: Dialect, path: str, module: ModuleType) -> bool:

@@ -1,6 +1,7 @@
 """What a star import of ``fastai.basics``, ``fastai.vision`` and their like brings; more is there by name."""
 
 from cadenza.dialects.fastai.imports import *  # isort: skip
+from cadenza.dialects.fastai import callbacks
 from cadenza.dialects.fastai.basic_train import *
 from cadenza.dialects.fastai.callback import *
 from cadenza.dialects.fastai.core import *
@@ -11,7 +12,6 @@ from cadenza.dialects.fastai.train import *
 
 __all__ = [_name for _name in globals() if not _name.startswith("_")]
 
-from cadenza.dialects.fastai import callbacks as _callbacks
 from cadenza.dialects.fastai.imports import ELSEWHERE as _ELSEWHERE
 
-globals().update(vars(_callbacks), **_ELSEWHERE)
+globals().update(vars(callbacks), **_ELSEWHERE)

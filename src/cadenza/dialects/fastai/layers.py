@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+NormType = Enum("NormType", "Batch BatchZero Weight Spectral")
 
 
 class Lambda(nn.Module):

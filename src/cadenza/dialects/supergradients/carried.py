@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.dialects.numeric import numpy as np
-from cadenza.dialects.supergradients.environment import MultiGPUMode
+from cadenza.dialects.supergradients.callbacks import *
+from cadenza.dialects.supergradients.environment import *
 from cadenza.dialects.supergradients.meters import AverageMeter
+from cadenza.dialects.supergradients.registry import *
 from cadenza.dialects.supergradients.upkeep import unpacked
 from cadenza.dialects.supergradients.watching import plainly
 from cadenza.foundation.torch_private import tree_map

@@ -169,7 +169,9 @@ class ContextState(ObjectState):
         self.context = context
 
     def add(self, output: Any, targets: Any, samples: int) -> None:
-        update_metric(self.metric, {**self.context.__dict__, "preds": output, "target": targets})
+        fields = {name: value for name, value in vars(self.context).items() if name not in ("run", "_stop")}
+        fields |= {"stop_training": self.context.stop_training, "preds": output, "target": targets}
+        update_metric(self.metric, fields)
         self.weight += 1
 
 

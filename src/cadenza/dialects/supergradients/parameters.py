@@ -35,6 +35,7 @@ ONLY_AS: dict[str, tuple[Any, str]] = {
     "dataset_statistics": (False, "look at the data set in a script of your own"),
     "enable_qat": (False, "quantisation is not carried"),
     "resume_from_remote_sg_logger": (False, "files stay on this machine"),
+    "lr_scheduler_step_type": ("epoch", "say it by the phase of an LRSchedulerCallback"),
     "finetune": (False, "the zoo's models say which parts are frozen; use cadenza.callbacks.Freeze"),
 }
 """Parameters of the original that are accepted with this value alone, and why."""

@@ -94,13 +94,17 @@ _WHY = {
     "use the W&B tracker of cadenza's experiment": "wandb_sg_logger WandBSGLogger",
     "models of the zoo, their losses and their post-processing are not carried; register a model of your own": "models "
     "yolox_loss YoloXDetectionLoss super_gradients.training.models super_gradients.training.losses "
-    "super_gradients.training.datasets super_gradients.training.dataloaders "
-    "super_gradients.common.plugins DetectionMetrics DetectionMetrics_050 DetectionMetrics_075",
-    "objects are found by the registries": "super_gradients.common.factories",
-    "recipes of the zoo are not carried; write the training parameters in a dict": "training_hyperparams",
+    "super_gradients.training.datasets super_gradients.training.dataloaders super_gradients.common.plugins "
+    "super_gradients.training.utils.detection_utils super_gradients.training.utils.segmentation_utils DetectionMetrics "
+    "super_gradients.training.processing DetectionMetrics_050 DetectionMetrics_050_095 DetectionMetrics_075",
+    "the metrics of segmentation and depth are not carried; any metric of torchmetrics will do": "IoU Dice BinaryIOU "
+    "BinaryDice PixelAccuracy super_gradients.training.metrics.segmentation_metrics",
+    "objects are found by the registries": "super_gradients.common.factories super_gradients.common.decorators",
+    "recipes of the zoo are not carried; give training parameters as a dict": "training_hyperparams train_from_recipe",
     "the trainer is not handed out; use context.net and context.update_context": "context_methods",
     "it is called Trainer since release 3": "SgModel",
-    "data sets of the zoo are not carried; give the loaders to Trainer.train": "dataloaders Dataloaders Datasets",
+    "data sets of the zoo are not carried; give the loaders to Trainer.train": "dataloaders Dataloaders Datasets "
+    "super_gradients.training.transforms Lighting RandomErase RandomResizedCropAndInterpolation",
     "pose estimation is not carried": "DEKRVisualizationCallback ExtremeBatchPoseEstimationVisualizationCallback",
     "it changes a model of the zoo; derive from TrainingStageSwitchCallbackBase": "PPYoloETrainingStageSwitchCallback",
     "it changes models of the zoo; derive from Callback": "SlidingWindowValidationCallback",
@@ -143,5 +147,5 @@ MODULES = {
 
 DIALECT = Dialect(
     "supergradients", "SuperGradients 3.7.1", "context", HOOKS, ATTRIBUTES, REQUESTS, REFUSED,
-    prefixes=("on_",), modules=MODULES, real=("super_gradients",),
+    prefixes=("on_",), modules=MODULES, real=("super_gradients",), names="cadenza.dialects.supergradients.carried",
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,16 @@ from cadenza.dialects.supergradients.table import DIALECT
 from cadenza.trainer import Trainer as CadenzaTrainer
 
 log = logging.getLogger("cadenza")
+_SAME = ("optimizer", "criterion", "train_metrics", "valid_metrics")
+_OF_THE_TRAINING = {"net": "trainer.model", "ema_model": "ema", "sg_logger": "logger", "training_params": "params"}
+_OF_THE_TRAINING |= {name: name for name in _SAME}
+"""What a trainer has after its first training, None before, and where the session keeps it."""
 
 
 class Trainer(metaclass=FrontDoor):
-    """Trains and tests models by training parameters; files go to ``<ckpt_root_dir>/<experiment_name>/RUN_…``.
+    """Trains and tests models by training parameters; files go to ``<ckpt_root_dir>/<experiment_name>/RUN_…``. After a
+    training it has ``net``, ``optimizer``, ``criterion``, ``sg_logger``, ``training_params``, ``train_metrics``,
+    ``valid_metrics`` and ``ema_model``, whose ``ema`` is a model with the averaged weights.
 
     >>> import tempfile
     >>> from cadenza.testing import tiny_classifier, tiny_loader
@@ -87,16 +94,6 @@ class Trainer(metaclass=FrontDoor):
         return None, new_run_folder(self.ckpt_root_dir, self.experiment_name)
 
     @property
-    def net(self) -> nn.Module | None:
-        """The model that was trained."""
-        return None if self.session is None else self.session.trainer.model
-
-    @property
-    def ema_model(self) -> Any:
-        """The average of the weights, if there is one; its ``ema`` is a model that has it."""
-        return None if self.session is None else self.session.ema
-
-    @property
     def checkpoints_dir_path(self) -> str | None:
         return None if self.session is None else str(self.session.folder)
 
@@ -134,9 +131,8 @@ class Trainer(metaclass=FrontDoor):
         if session is not None and session.ema is not None and use_ema_net and model is self.net:
             callbacks.append(session.ema)
         callbacks += [build("callback", one) for one in test_phase_callbacks or ()]
-        CadenzaTrainer(model, None, criterion or _no_loss, callbacks=callbacks, device=chosen()["device"]).test(
-            test_loader
-        )
+        tester = CadenzaTrainer(model, None, criterion or _no_loss, callbacks=callbacks, device=chosen()["device"])
+        tester.test(test_loader)
         found: dict[str, float] = section.facade.metrics_dict
         return {name: value for name, value in found.items() if criterion or name not in main.names}
 
@@ -150,6 +146,8 @@ class Trainer(metaclass=FrontDoor):
         return train_from_config(cls, cfg)
 
     def __getattr__(self, name: str) -> Any:
+        if name in _OF_THE_TRAINING:
+            return self.session and attrgetter(_OF_THE_TRAINING[name])(self.session)
         return FrontDoor.__getattr__(type(self), name)  # it is not there, and says so
 
 
