@@ -18,7 +18,7 @@ def check(files: Annotated[list[Path], typer.Argument(metavar="FILE", help="A fi
     The exit code is 0 if nothing was found, 1 if something was, 2 if a file could not be read; the others are checked
     all the same.
     """
-    from cadenza.cli.check import check_file
+    from cadenza.cli.checking.findings import check_file
 
     findings, unread = 0, 0
     for path in files:
