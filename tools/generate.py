@@ -22,8 +22,8 @@ from callbacks_page import callbacks_page  # noqa: E402
 from command_page import command_page  # noqa: E402
 from dialect_tables import dialects_page, table  # noqa: E402
 from figures import with_figures  # noqa: E402
-from rooms import import_table, picture, rooms_table  # noqa: E402
 from points_page import points_page  # noqa: E402
+from rooms import import_table, picture, rooms_table  # noqa: E402
 from tests.dialects.checklist import checklists  # noqa: E402
 
 HEAD = '''\
