@@ -21,7 +21,7 @@ from cadenza.cli.commands import (
     train,
     validate,
 )
-from cadenza.cli.invoke import invoke, typer_app
+from cadenza.cli.terminal import invoke, typer_app
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "train": train.train,

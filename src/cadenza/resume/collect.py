@@ -17,9 +17,8 @@ from cadenza.engine.requests import BIT
 from cadenza.engine.stack import Pass
 from cadenza.foundation.rng import pack_rng, rng_state
 from cadenza.foundation.torch_private import buffers_in
-from cadenza.resume.global_batch import step_of
-from cadenza.resume.optimizer_groups import describe
-from cadenza.resume.plain_state import encoded
+from cadenza.resume.optimizer_groups import describe, encoded
+from cadenza.resume.per_rank import step_of
 
 if TYPE_CHECKING:
     from cadenza.run import Run

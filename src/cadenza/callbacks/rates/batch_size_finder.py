@@ -10,8 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.rates.side_trainer import main_callback, trainer_beside
-from cadenza.callbacks.rates.trial_state import put_back
+from cadenza.callbacks.rates.trial_state import main_callback, put_back, trainer_beside
 from cadenza.data import length_of
 from cadenza.foundation.arguments import flags, whole
 from cadenza.foundation.loader_like import loader_like

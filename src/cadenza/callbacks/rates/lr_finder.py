@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.rates.param_groups import set_lr
-from cadenza.callbacks.rates.side_trainer import main_callback, trainer_beside
-from cadenza.callbacks.rates.trial_state import Snapshot
+from cadenza.callbacks.rates.trial_state import Snapshot, main_callback, trainer_beside
 from cadenza.foundation.arguments import below_one, is_number, whole
 from cadenza.foundation.warn import warn
 from cadenza.registration.checks import CallbackError

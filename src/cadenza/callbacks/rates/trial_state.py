@@ -1,4 +1,4 @@
-"""A copy of all that a few steps of training change, to be put back exactly."""
+"""Keeps and restores what a few trial steps change, and makes a trainer beside another for them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cadenza.callback import Callback
 from cadenza.foundation.rng import rng_state, set_rng_state
 from cadenza.foundation.torch_private import buffers_in, parameters_in
+from cadenza.main_callback import MainCallback
+
+if TYPE_CHECKING:
+    from cadenza.engine.trainer_state import Training
+    from cadenza.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -129,3 +135,24 @@ def _generators(loader: Any) -> list[torch.Generator]:
     inner = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
     found = [getattr(one, "generator", None) for one in (loader, sampler, inner)]
     return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
+
+
+def main_callback(trainer: Trainer) -> MainCallback | None:
+    """The main callback that was given to ``trainer``, if there is one."""
+    return next((callback for callback in trainer.callbacks if isinstance(callback, MainCallback)), None)
+
+
+def trainer_beside(training: Training, main: MainCallback | None, callbacks: Sequence[Callback]) -> Trainer:
+    """Another trainer of the same model with the same optimizers, with a clock and a history of its own.
+
+    A copy of ``main`` plays in it, since one instance plays in one run at a time.
+    """
+    from cadenza.trainer import Trainer
+
+    return Trainer(
+        training.module,
+        training.optimizers,
+        training.criterion,
+        callbacks=[*([] if main is None else [copy.copy(main)]), *callbacks],
+        device=training.device,
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.commands.arguments import Allow, Imports, Overrides, RecipeName
-from cadenza.cli.invoke import CommandError
+from cadenza.cli.terminal import CommandError
 
 if TYPE_CHECKING:
     from cadenza.recipes import Recipe

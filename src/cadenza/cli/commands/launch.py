@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from cadenza.cli.commands.train import train
-from cadenza.cli.invoke import UsageError, invoke, typer_app
+from cadenza.cli.terminal import UsageError, invoke, typer_app
 
 _RAY_ONLY = ("address", "storage", "restarts")
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import typer
 
 from cadenza.cli.commands.arguments import Allow, Imports, Overrides, RecipeName
+from cadenza.cli.terminal import fitted, terminal_width
 
 
 def points() -> None:
     """Print every point, in order, and what is true there."""
-    from cadenza.cli.fitting import fitted, terminal_width
-
     typer.echo(fitted(points_text(), terminal_width()))
 
 
 def explain(recipe: RecipeName, overrides: Overrides = None, imports: Imports = None, allow: Allow = None) -> None:
     """Print the score of a recipe. It says for every point who plays there, and in which order."""
-    from cadenza.cli.fitting import fitted, terminal_width
     from cadenza.recipes import load
 
     found = load(recipe, overrides or (), imports=imports or (), allow=allow or ())

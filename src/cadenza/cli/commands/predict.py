@@ -9,7 +9,7 @@ import typer
 
 from cadenza.cli.commands.arguments import Allow, Imports, Root, RunName, Which
 from cadenza.cli.commands.validate import Trained
-from cadenza.cli.invoke import CommandError
+from cadenza.cli.terminal import CommandError
 
 if TYPE_CHECKING:
     import torch

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from cadenza.cli.terminal import fitted, terminal_width
+
 
 def recipes() -> None:
     """List the ready recipes, and the quality that each reaches."""
-    from cadenza.cli.fitting import fitted, terminal_width
     from cadenza.recipes.recipe import ready_recipes
 
     found = ready_recipes()

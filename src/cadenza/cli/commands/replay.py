@@ -10,7 +10,7 @@ import typer
 
 from cadenza.cli.commands.arguments import Allow, Imports
 from cadenza.cli.commands.train import RECIPE, Job
-from cadenza.cli.invoke import CommandError, UsageError
+from cadenza.cli.terminal import CommandError, UsageError
 
 if TYPE_CHECKING:
     from cadenza.trainer import Trainer

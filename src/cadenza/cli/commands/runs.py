@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cadenza.cli.commands.arguments import Root, complete_run
-from cadenza.cli.invoke import CommandError, UsageError
+from cadenza.cli.terminal import CommandError, UsageError, fitted, terminal_width
 
 Runs = Annotated[
     list[str],
@@ -22,8 +22,6 @@ def runs(
     root: Root = "runs",
 ) -> None:
     """List the runs: where each stands, and its best metric."""
-    from cadenza.cli.fitting import terminal_width
-
     typer.echo(runs_table(root, project, terminal_width()))
 
 
@@ -69,7 +67,6 @@ def runs_table(root: str, project: str | None, width: int | None = None) -> str:
 
 def _as_wide_as(rows: list[list[str]], width: int | None) -> str:
     """A table; if that is too wide one without the last column, as an id begins with the time; else two lines a run."""
-    from cadenza.cli.fitting import fitted
     from cadenza.foundation.text_table import text_table
 
     for columns in (len(_HEAD), len(_HEAD) - 1):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.invoke import CommandError, UsageError
+from cadenza.cli.terminal import CommandError, UsageError
 
 
 def script(

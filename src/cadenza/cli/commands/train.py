@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.commands.arguments import Allow, Imports, Overrides, RecipeName
-from cadenza.cli.invoke import UsageError
+from cadenza.cli.terminal import UsageError, fitted, terminal_width
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
@@ -34,8 +34,6 @@ def train(
     allow: Allow = None,
 ) -> None:
     """Train a recipe. RECIPE may be the folder of a run, whose recipe is then used again."""
-    from cadenza.cli.fitting import fitted, terminal_width
-
     job = Job.of(recipe, overrides or [], imports=imports or [], allow=allow or [])
     if print_config:
         typer.echo(job.recipe.text, nl=False)

@@ -10,7 +10,7 @@ import typer
 
 from cadenza.cli.commands.arguments import Allow, Imports, Overrides, Root, RunName, Which
 from cadenza.cli.commands.train import stored_recipe
-from cadenza.cli.invoke import CommandError
+from cadenza.cli.terminal import CommandError
 
 if TYPE_CHECKING:
     from cadenza.recipes import Recipe

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from cadenza.dialects.numeric import numpy as np
 from cadenza.dialects.supergradients.environment import MultiGPUMode
 from cadenza.dialects.supergradients.meters import AverageMeter
+from cadenza.dialects.supergradients.registry import plainly
 from cadenza.dialects.supergradients.upkeep import unpacked
-from cadenza.dialects.supergradients.watching import plainly
 from cadenza.foundation.torch_private import tree_map
 
 __all__ = [

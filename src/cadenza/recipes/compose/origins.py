@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from cadenza.recipes.compose.normalise import TARGET, Lines, Path
+from cadenza.recipes.compose.normalise import NAMED, TARGET, Lines, Path
 from cadenza.recipes.errors import fold
-from cadenza.recipes.schema import NAMED
 
 _NOTHING = object()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.callbacks.rates.trial_state import give_back, keep
 from cadenza.dialects.fastai.callback import Scheduler, annealing_exp
-from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.fastai.recorder import LearnerCallback
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner
