@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cadenza.dialects.names import NAMES, dialect
-from cadenza.dialects.table import EVERY_MODE, Dialect, Hook
+from cadenza.dialects.table import EVERY_MODE, NAMES, Dialect, Hook, dialect
 
 _HEAD = """\
 # Dialects

@@ -13,16 +13,16 @@ import textwrap
 from functools import partial
 from pathlib import Path
 
-from cadenza.cli.catalogue import callbacks_page
-from cadenza.cli.manual import command_page
-from cadenza.cli.score import points_page
 from cadenza.points import POINTS, Kind, Point
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT)]
 
+from callbacks_page import callbacks_page  # noqa: E402
+from command_page import command_page  # noqa: E402
 from dialect_tables import dialects_page, table  # noqa: E402
 from figures import with_figures  # noqa: E402
+from points_page import points_page  # noqa: E402
 from rooms import import_table, picture, rooms_table  # noqa: E402
 from tests.dialects.checklist import checklists  # noqa: E402
 

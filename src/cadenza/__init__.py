@@ -11,7 +11,7 @@ if _TYPE_CHECKING:
     from cadenza.callback import Callback, Order, Watch, not_a_point
     from cadenza.clock import Clock, Duration
     from cadenza.distributed import launch
-    from cadenza.execution.options import Execution
+    from cadenza.execution.executor import Execution
     from cadenza.history import Best, History
     from cadenza.main_callback import MainCallback
     from cadenza.points import POINTS
@@ -49,7 +49,7 @@ _PLACES = {
     "CallbackError": "cadenza.registration.checks",
     "Clock": "cadenza.clock",
     "Duration": "cadenza.clock",
-    "Execution": "cadenza.execution.options",
+    "Execution": "cadenza.execution.executor",
     "History": "cadenza.history",
     "MainCallback": "cadenza.main_callback",
     "Order": "cadenza.callback",

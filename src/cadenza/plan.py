@@ -14,8 +14,7 @@ from cadenza.callback import Callback, Watch, as_around, infer_mode, overrides
 from cadenza.engine.dispatch import Player, Players
 from cadenza.engine.requests import declared_skips
 from cadenza.execution.backward import notice_own_steps
-from cadenza.execution.executor import Executor
-from cadenza.execution.options import Execution
+from cadenza.execution.executor import Execution, Executor
 from cadenza.execution.step import needs_closure
 from cadenza.foundation.warn import warn
 from cadenza.history import Watched

@@ -33,7 +33,7 @@ from cadenza.distributed import Strategy, choose
 from cadenza.distributed.launchers.extra_callbacks import companions
 from cadenza.engine.requests import REPLAN
 from cadenza.engine.trainer_state import Training
-from cadenza.execution.options import Execution
+from cadenza.execution.executor import Execution
 from cadenza.explain import Score, explain
 from cadenza.history import History
 from cadenza.plan import Plan, refuse_if_elsewhere

@@ -13,7 +13,7 @@ from cadenza import Callback, MainCallback
 from cadenza.callbacks import Checkpoint, EarlyStopping
 from cadenza.checkpoint import Shelf, load_weights
 from cadenza.checkpoint.format.manifest import check_name
-from cadenza.checkpoint.naming import name_of
+from cadenza.checkpoint.retention import name_of
 
 from .saving import BATCHES, Break, Oops, loader, trainer, values
 

@@ -17,7 +17,7 @@ import pytest
 from cadenza import Callback
 from cadenza.callbacks import Checkpoint
 from cadenza.checkpoint import Shelf, Writer
-from cadenza.checkpoint.backends import outage, remote
+from cadenza.checkpoint.backends import remote, watchdog
 
 from ..callbacks.saving import End, difference, loader, trainer
 from .proxy import Proxy
@@ -124,7 +124,7 @@ def test_saves_after_the_first_that_failed_do_not_touch_the_store(proxy: Proxy, 
 def test_what_waits_moves_over_while_the_training_goes_on(
     proxy: Proxy, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outage, "FIRST", 0.0)
+    monkeypatch.setattr(watchdog, "FIRST", 0.0)
     writer = Writer(Shelf(f"s3://{bucket}/back"), keep_last=3, keep_best=1, spill=tmp_path, retries=0)
 
     def save(value: float, loss: float) -> None:

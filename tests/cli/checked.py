@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from cadenza.callback import BEHAVIOUR_NAMES, Callback
-from cadenza.cli.check import Finding, check_file
+from cadenza.cli.commands.check import Finding, check_file
 
 HEAD = "import cadenza\nfrom cadenza import Callback, MainCallback, Trainer\n"
 

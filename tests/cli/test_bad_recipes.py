@@ -110,7 +110,7 @@ BAD = {
         "my.yaml:2: model._target_: _target_ 'os.system' is neither registered nor in a package you allow (--allow os)",
     ),
     "a target that an allowed package only imported": (
-        HEAD + "model: {_target_: cadenza.cli.check.ast.parse, source: x}\n",
+        HEAD + "model: {_target_: cadenza.cli.commands.check.ast.parse, source: x}\n",
         ["--allow", "cadenza"],
         "is of ast, which is not allowed",
     ),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.cli.check import check_file
+from cadenza.cli.commands.check import check_file
 
 from .checked import check, messages
 

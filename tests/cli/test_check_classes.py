@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cadenza.cli.check import check_file
+from cadenza.cli.commands.check import check_file
 
 from .checked import check
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cadenza import CallbackError
-from cadenza.cli.check import check_file
+from cadenza.cli.commands.check import check_file
 from cadenza.points import POINTS
 from cadenza.registration.checks import check_callback
 from cadenza.registration.suggestions import FOREIGN

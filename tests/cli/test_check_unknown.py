@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cadenza import Trainer
-from cadenza.cli.checking.unknown import names_of_a_run
+from cadenza.cli.checking.names import names_of_a_run
 from cadenza.points import POINTS
 from cadenza.testing import tiny_classifier
 

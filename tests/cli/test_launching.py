@@ -86,7 +86,7 @@ def test_ctrl_c_in_the_terminal_saves_once_and_says_how_to_resume(tmp_path):
         said, pressed = b"", False
         while read := part_of(terminal):
             said += read
-            if b" 2/1000" in said and not pressed:
+            if b" 3/1000" in said and not pressed:
                 pressed = True
                 os.write(terminal, b"\x03")
         assert launcher.wait(60) == 130, said.decode()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import cadenza
+from cadenza.cli.commands.points import points_text
 from cadenza.cli.main import main
-from cadenza.cli.score import points_text
 
 RIGHT = "from cadenza import Callback\nclass Mine(Callback):\n    def after_epoch(self, run): ...\n"
 WRONG = "from cadenza import Callback\nclass Mine(Callback):\n    def after_epoch(self): ...\n"

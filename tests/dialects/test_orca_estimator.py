@@ -23,7 +23,7 @@ from cadenza.dialects.orca import (
     TqdmCallback,
     WandbLoggerCallback,
 )
-from cadenza.dialects.orca.checks import invalidInputError, invalidOperationError
+from cadenza.dialects.orca.context import invalidInputError, invalidOperationError
 from cadenza.dialects.orca.metrics import (
     AUC,
     MAE,

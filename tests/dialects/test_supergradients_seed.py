@@ -205,7 +205,7 @@ def test_the_attributes_that_the_document_promises_exist() -> None:
 
 def test_the_yolox_recipe_names_a_callback_that_acts() -> None:
     entry = yaml.safe_load(repaired(YOLOX, OPEN_YAML))["phase_callbacks"][0]
-    from cadenza.dialects.supergradients.building import build
+    from cadenza.dialects.supergradients.registry import build
 
     switch = build("callback", entry)
     assert switch.next_stage_start_epoch == 285

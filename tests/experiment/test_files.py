@@ -12,8 +12,7 @@ import yaml
 from PIL import Image
 
 from cadenza.experiment.jsonl_file import LinesFile, read_lines
-from cadenza.experiment.media import bins
-from cadenza.experiment.png import png_bytes
+from cadenza.experiment.media import bins, png_bytes
 from cadenza.experiment.recipe_text import flat, yaml_text
 from cadenza.foundation.thinning import thinned
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cadenza import Watch
-from cadenza.cli.listing import runs_table
+from cadenza.cli.commands.runs import runs_table
 from cadenza.experiment import FolderError, compare_runs, list_runs, read_run
 
 from .trained import EveryIteration, fitted

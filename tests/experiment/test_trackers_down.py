@@ -20,7 +20,7 @@ import torch
 
 from cadenza import Callback
 from cadenza.callbacks import Checkpoint
-from cadenza.checkpoint.backends import outage
+from cadenza.checkpoint.backends import watchdog
 from cadenza.experiment import CSV, Experiment, MLflow, TensorBoard, Tracker, WandB, read_run
 from cadenza.experiment.jsonl_file import LinesFile, read_lines
 from cadenza.testing import tiny_loader
@@ -304,7 +304,7 @@ def test_a_file_that_is_gone_does_not_hold_up_the_rest(tmp_path: Path) -> None:
 def test_a_picture_that_is_never_taken_does_not_hold_up_the_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(outage, "FIRST", 0.0)
+    monkeypatch.setattr(watchdog, "FIRST", 0.0)
 
     class Rows(Kept):
         collects = True
@@ -416,7 +416,7 @@ def stored(port: int, experiment: Experiment) -> list[tuple[int, float]]:
 def test_mlflow_gets_all_rows_once_its_server_is_back(
     tmp_path: Path, mlflow_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outage, "FIRST", 0.0)
+    monkeypatch.setattr(watchdog, "FIRST", 0.0)
     up, failed = threading.Event(), threading.Event()
 
     def recovering(request: Any) -> None:
@@ -458,7 +458,7 @@ def test_an_answer_that_is_lost_makes_no_second_run_or_value(
     tmp_path: Path, mlflow_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server does what it was asked, and the first answer of each kind does not arrive."""
-    monkeypatch.setattr(outage, "FIRST", 0.0)
+    monkeypatch.setattr(watchdog, "FIRST", 0.0)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     lost: list[str] = []
     several = threading.Condition()

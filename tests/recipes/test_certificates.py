@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cadenza.cli.certification import RecipeTraining
+from cadenza.cli.commands.certify import RecipeTraining
 from cadenza.recipes.compose.files import ready_names
 from cadenza.testing import Kill, certify
 

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 import torch
+from tools.callbacks_page import ready_callbacks
 
 import cadenza.callbacks
 from cadenza import Callback
-from cadenza.cli.catalogue import ready_callbacks
 from cadenza.experiment import Experiment
 from cadenza.recipes import RecipeError, Registry, register, registry
 from cadenza.recipes.registry import KINDS

@@ -296,7 +296,7 @@ class Checkpoint(Callback):
     def _save_together(self, run: Run, crew: Any, state: dict[str, Any]) -> None:
         """Each process stores its part of what is spread over them."""
         from cadenza.checkpoint import Shelf, Writer
-        from cadenza.checkpoint.together import save_together
+        from cadenza.checkpoint.multi_process import save_together
 
         def helper(place: str) -> Writer:
             self._helper = self._helper or Writer(Shelf(place), background=self.background)
@@ -306,7 +306,7 @@ class Checkpoint(Callback):
 
     def _noted(self, run: Run) -> tuple[str, dict[str, Any]]:
         """The name of a checkpoint that is made now, and what is noted about it."""
-        from cadenza.checkpoint.naming import name_of
+        from cadenza.checkpoint.retention import name_of
 
         monitor, mode, value = self._measured(run)
         meta = {"run": self.id, "epoch": run.clock.epochs, "step": run.clock.steps, "batch": run.clock.batches}

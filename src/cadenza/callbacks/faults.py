@@ -1,19 +1,23 @@
-"""What happens when a callback that only measures or shows something fails."""
+"""What callbacks that write or show something share: where files go, and that a fault there does not end a training."""
 
 from __future__ import annotations
 
 import errno
 import functools
 import logging
+import os
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from cadenza.foundation.arguments import one_of
 from cadenza.foundation.warn import warn
+from cadenza.foundation.whole_files import filled
 
 if TYPE_CHECKING:
     from cadenza.run import Run
+
 
 log = logging.getLogger("cadenza")
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
@@ -64,3 +68,26 @@ def tolerant(play: Player) -> Player:
             warn(f"{self.name} is switched off, the run goes on: {type(error).__name__}: {error}")
 
     return cast(Player, play_or_rest)
+
+
+DEFAULT = "runs"
+"""The folder for the files of a run that has no experiment."""
+
+
+def place_for(run: Run, path: str | os.PathLike[str] | None, name: str, *, plot: bool = False) -> Path:
+    """The file to write: ``path`` if it was chosen, else ``name`` in the folder of the experiment, else in ``runs``.
+
+    ``{epoch}``, ``{step}``, ``{stage}`` and ``{loader}`` in it are filled in. A pass over a loader that has a name adds
+    that name to the file's, so that several loaders do not overwrite each other.
+    """
+    experiment = run.experiment
+    folder = getattr(experiment, "folder", None)
+    if path is not None:
+        chosen = Path(path)
+    elif isinstance(folder, str | os.PathLike):
+        plots = getattr(experiment, "plots", None)
+        own = plots if isinstance(plots, str | os.PathLike) else Path(folder) / "plots"
+        chosen = Path(own if plot else folder) / name
+    else:
+        chosen = Path(DEFAULT) / name
+    return filled(chosen, run.epoch, run.clock.steps, run.stage, run.loader_name)

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from cadenza.certify.attempt import Train, Trial
 from cadenza.certify.compare import IGNORED, everything, first_difference, first_different_step
-from cadenza.certify.probes import Kill
-from cadenza.certify.storm import Storm
+from cadenza.certify.probes import Kill, Storm
 
 SHOWN = 20
 """So many kills are printed one by one; the file of a certificate lists all."""

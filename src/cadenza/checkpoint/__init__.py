@@ -38,13 +38,12 @@ Signatures:
 - Errors: ``NotState`` (something else in the tree), ``Damaged``, ``UnknownFormat``, ``NoCheckpoint``, ``SaveFailed``
 """
 
-from cadenza.checkpoint.finding import read_at
 from cadenza.checkpoint.format.manifest import FORMAT
 from cadenza.checkpoint.format.packing import Snapshot
 from cadenza.checkpoint.problems import Damaged, NoCheckpoint, NotState, SaveFailed, UnknownFormat
 from cadenza.checkpoint.store import Saved, Shelf
 from cadenza.checkpoint.warm_start import Report, load_into
-from cadenza.checkpoint.weights import load_weights, save_weights
+from cadenza.checkpoint.weights import load_weights, read_at, save_weights
 from cadenza.checkpoint.writer import Outcome, Writer
 
 __all__ = [

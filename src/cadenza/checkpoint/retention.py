@@ -1,8 +1,9 @@
-"""Which checkpoints are kept."""
+"""Names checkpoints, ranks them by their metric, and chooses which to delete."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,3 +58,13 @@ def check_counts(keep_last: int | None, keep_best: int) -> None:
         raise ValueError(f"keep_last is at least 1, or None to keep all, not {keep_last!r}")
     if type(keep_best) is not int or keep_best < 0:
         raise ValueError(f"keep_best is a whole number from 0 on, not {keep_best!r}")
+
+
+def name_of(epoch: int, step: int, monitor: str, value: float | None) -> str:
+    """What a checkpoint is called. Of the metric's name only what every store takes is left, and not too much of it.
+
+    >>> name_of(3, 120, "val/top 5", 0.8125)
+    'epoch=3-step=120-val_top_5=0.8125'
+    """
+    measured = "" if value is None else f"-{re.sub('[^A-Za-z0-9._+-]+', '_', monitor)[:80]}={value:.4g}"
+    return f"epoch={epoch}-step={step}{measured}"

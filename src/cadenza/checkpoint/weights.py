@@ -1,9 +1,10 @@
-"""Weights alone: to a safetensors file that anybody can read, and from one or from a checkpoint into a module."""
+"""Reads a checkpoint by its path; saves and loads weights alone, as safetensors."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from os import PathLike, fspath
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,11 +12,50 @@ from torch import Tensor, nn
 
 from cadenza.checkpoint.backends.disk import Disk
 from cadenza.checkpoint.backends.remote import Remote
-from cadenza.checkpoint.finding import read_at
+from cadenza.checkpoint.format.manifest import FOLDER, MARKER
 from cadenza.checkpoint.format.packing import TENSORS, pack
 from cadenza.checkpoint.format.tensor_file import plain_tensors, read_header, read_values
 from cadenza.checkpoint.problems import NotState
-from cadenza.checkpoint.store import Saved, Shelf
+from cadenza.checkpoint.store import Apart, Saved, Shelf
+
+
+def read_at(path: str | PathLike[str], which: str = "last", apart: Apart | None = None) -> Saved:
+    """Reads the checkpoint that ``path`` means: the folder of one, a folder of checkpoints of which ``which`` is taken,
+    by default the newest valid one, or the folder of an experiment that holds them under ``checkpoints``.
+
+    >>> import tempfile, torch
+    >>> folder = tempfile.mkdtemp()
+    >>> name = Shelf(folder).write("first", {"model": {"weight": torch.ones(1)}})
+    >>> read_at(folder).name == read_at(f"{folder}/{name}").name == name
+    True
+    """
+    text = fspath(path).rstrip("/\\")
+    if "://" not in text:
+        _refuse_file(text)
+        _refuse_renamed(text)
+    parent, _, name = text.replace("\\", "/").rpartition("/")
+    beside = Shelf(parent or ("/" if text.startswith("/") else "."))
+    if FOLDER.fullmatch(name) and name in beside.names():  # folders of experiments may begin with a number, too
+        return beside.read(name, apart=apart)
+    inside = Shelf(f"{text}/checkpoints")
+    return (inside if inside.names() else Shelf(text)).read(which, apart=apart)
+
+
+def _refuse_file(text: str) -> None:
+    if not Path(text).is_file():
+        return
+    if (Path(text).parent / MARKER).exists():
+        raise NotADirectoryError(f"{text} is one file of a checkpoint. Give its folder: {Path(text).parent}")
+    raise NotADirectoryError(
+        f"{text} is a file, and a checkpoint is a folder that Checkpoint wrote. To begin a training with the weights "
+        f"in a file, leave resume out and add the callback Load({text!r}), which reads safetensors"
+    )
+
+
+def _refuse_renamed(text: str) -> None:
+    if (Path(text) / MARKER).exists() and not FOLDER.fullmatch(Path(text).name):
+        raise ValueError(f"{text} was renamed: the folder of a checkpoint begins with its number, such as 000012-")
+
 
 SUFFIX = ".safetensors"
 Weights = Mapping[str, Tensor]

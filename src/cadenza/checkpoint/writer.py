@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,10 @@ from cadenza.checkpoint.backends.retry import Attempts, Failure
 from cadenza.checkpoint.backends.spill import Outbox
 from cadenza.checkpoint.format.manifest import check_name, encode_meta
 from cadenza.checkpoint.format.packing import Snapshot
-from cadenza.checkpoint.format.read_chunks import SHARDS
+from cadenza.checkpoint.format.reading import SHARDS
 from cadenza.checkpoint.multi_process import Crew, Joint
 from cadenza.checkpoint.problems import SaveFailed
 from cadenza.checkpoint.retention import check_counts
-from cadenza.checkpoint.save_time import Speed
 from cadenza.checkpoint.staging import Draft
 from cadenza.checkpoint.store import Apart, Runs, Saved, Shelf
 from cadenza.foundation.arguments import one_of
@@ -295,3 +295,28 @@ def _spill_shelf(shelf: Shelf, spill: str | Path | None) -> Shelf:
     if spill is None:
         spill = Path("unsent-checkpoints") / re.sub("[^A-Za-z0-9._-]+", "_", str(shelf.store))
     return Shelf(spill)
+
+
+class Speed:
+    """Sizes and seconds of the last few saves.
+
+    >>> speed = Speed()
+    >>> speed.seconds(100) is None
+    True
+    >>> speed.measured(100, 2.0); speed.measured(100, 1.0)
+    >>> speed.seconds(300)
+    6.0
+    """
+
+    def __init__(self, kept: int = 5) -> None:
+        self._saves: deque[tuple[int, float]] = deque(maxlen=kept)
+
+    def measured(self, size: int, seconds: float) -> None:
+        self._saves.append((size, seconds))
+
+    def seconds(self, size: int) -> float | None:
+        """For ``size`` bytes at the slowest rate that was seen, and never less than the slowest of smaller saves."""
+        if not self._saves:
+            return None
+        at_rate = max(seconds / max(saved, 1) for saved, seconds in self._saves) * size
+        return max([at_rate, *(seconds for saved, seconds in self._saves if saved <= size)])

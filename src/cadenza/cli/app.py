@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 import typer
@@ -12,106 +10,44 @@ import typer
 from cadenza.cli.commands import (
     ablate,
     certify,
-    checking,
+    check,
     launch,
-    looking,
-    playing,
+    points,
+    predict,
+    recipes,
     replay,
     runs,
     script,
-    stored,
     train,
+    validate,
 )
+from cadenza.cli.terminal import invoke, typer_app
 
-ORDER: tuple[tuple[str, Callable[..., Any]], ...] = (
-    ("train", train.train),
-    ("validate", stored.validate),
-    ("test", stored.measure_on_tests),
-    ("predict", stored.predict),
-    ("explain", playing.explain),
-    ("points", looking.points),
-    ("check", checking.check),
-    ("recipes", looking.recipes),
-    ("runs", runs.runs),
-    ("compare", runs.compare),
-    ("report", runs.report),
-    ("ablate", ablate.ablate),
-    ("replay", replay.replay),
-    ("launch", launch.launch),
-    ("script", script.script),
-    ("certify", certify.certify),
-)
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "train": train.train,
+    "validate": validate.validate,
+    "test": validate.measure_on_tests,
+    "predict": predict.predict,
+    "explain": points.explain,
+    "points": points.points,
+    "check": check.check,
+    "recipes": recipes.recipes,
+    "runs": runs.runs,
+    "compare": runs.compare,
+    "report": runs.report,
+    "ablate": ablate.ablate,
+    "replay": replay.replay,
+    "launch": launch.launch,
+    "script": script.script,
+    "certify": certify.certify,
+}
 """The commands by name, in the order in which ``--help`` lists them."""
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from cadenza import __version__
-
-        typer.echo(f"cadenza {__version__}")
-        raise typer.Exit
-
-
-def _options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say the version."),
-    traceback: bool = typer.Option(False, "--traceback", help="Show the traceback of an error; may stand anywhere."),
-) -> None:
-    """PyTorch training as a score of named points."""
-
-
-class _Interrupted(BaseException):
-    """Ctrl-C on its way through typer, which forgets what a KeyboardInterrupt says."""
-
-
-def _heeding(command: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(command)
-    def heeded(*given: Any, **named: Any) -> Any:
-        try:
-            return command(*given, **named)
-        except KeyboardInterrupt as error:
-            raise _Interrupted(*error.args) from error
-
-    return heeded
-
-
 def make_app() -> typer.Typer:
-    app = typer.Typer(no_args_is_help=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.callback()(_options)
-    for name, command in ORDER:
-        app.command(name, context_settings=launch.SETTINGS if name == "launch" else None)(_heeding(command))
-    return app
+    return typer_app(COMMANDS, passes_on=("launch",))
 
 
 def run(words: Sequence[str]) -> int:
     """Runs the command in ``words``; returns its exit code, 2 if it was called wrongly."""
-    command = typer.main.get_command(make_app())
-    family: list[Any] = list(typer.BadParameter.__mro__)  # UsageError and ClickException of the click that typer uses
-    usage_error, wrong = family[1], family[2]
-    try:
-        ended = command.main(args=list(words), prog_name="cadenza", standalone_mode=False)
-    except usage_error as error:
-        context = getattr(error, "ctx", None)
-        if context is not None:
-            print(context.get_usage(), file=sys.stderr)
-        print(f"cadenza: {error.format_message()}{_hint(error)}", file=sys.stderr)
-        return 2
-    except wrong as error:
-        print(f"cadenza: {error.format_message()}", file=sys.stderr)
-        return 1
-    except _Interrupted as error:
-        raise KeyboardInterrupt(*error.args) from error
-    except typer.Abort:
-        raise KeyboardInterrupt from None
-    if ended == 130:  # what some versions of typer make of Ctrl-C
-        raise KeyboardInterrupt
-    return ended if isinstance(ended, int) else 0
-
-
-def _hint(error: Any) -> str:
-    """What somebody probably looks for who named no command, or wrote ``--epochs 3``."""
-    command = getattr(getattr(error, "ctx", None), "command", None)
-    if hasattr(command, "commands"):
-        return " `cadenza --help` lists them all"
-    if hasattr(error, "option_name") and any(one.name == "overrides" for one in getattr(command, "params", ())):
-        return "; a recipe is changed by key=value, such as fit.epochs=3"
-    return ""
+    return invoke(make_app(), words)

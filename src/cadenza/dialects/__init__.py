@@ -5,6 +5,6 @@ before the script imports the original. Each dialect is a table and a facade; ``
 """
 
 from cadenza.dialects.imports import install, installed, run_script, uninstall
-from cadenza.dialects.names import NAMES, dialect
+from cadenza.dialects.table import NAMES, dialect
 
 __all__ = ["NAMES", "dialect", "install", "installed", "run_script", "uninstall"]

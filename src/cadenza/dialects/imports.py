@@ -15,8 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cadenza.dialects.names import dialect
-from cadenza.dialects.table import Dialect, nearest
+from cadenza.dialects.table import Dialect, dialect, nearest
 
 
 def install(*names: str) -> None:

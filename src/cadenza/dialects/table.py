@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 
-from cadenza.foundation.suggest import likeness, nearest_name
+from cadenza.foundation.suggest import likeness, nearest_name, suggestion
 from cadenza.points import MODES, POINTS, REQUESTS
 
 EVERY_MODE = tuple(MODES)
@@ -167,3 +168,21 @@ def _refuse_unknown(row: str, names: Iterable[str], known: Mapping[str, object],
     for name in names:
         if name not in known:
             raise ValueError(f"the row {row!r} names {name!r}, which is no {kind}")
+
+
+NAMES = ("orca", "aitoolbox", "supergradients", "fastai")
+"""Every dialect by name. Its package has the same name and holds a ``DIALECT``."""
+
+
+def dialect(name: str) -> Dialect:
+    """The dialect called ``name``.
+
+    >>> dialect("orca").original
+    'Orca (bigdl-orca 2.4.0)'
+    """
+    if name not in NAMES:
+        hint = suggestion(nearest(str(name), NAMES), ".")
+        raise ValueError(f"there is no dialect {name!r}{hint} There are: {', '.join(NAMES)}")
+    found = import_module(f"cadenza.dialects.{name}").DIALECT
+    assert isinstance(found, Dialect)
+    return found

@@ -15,6 +15,7 @@ from cadenza.distributed.agreement.collectives import from_main
 from cadenza.experiment.journal import Journal
 from cadenza.experiment.make_folder import (
     FolderError,
+    Places,
     check_name,
     fill_folder,
     make_folder,
@@ -24,12 +25,10 @@ from cadenza.experiment.make_folder import (
 )
 from cadenza.experiment.media import Media
 from cadenza.experiment.media_callbacks import Showing
-from cadenza.experiment.paths import Places
 from cadenza.experiment.provenance import describe
 from cadenza.experiment.recipe_text import flat, jsonable
-from cadenza.experiment.run_settings import score_of, settings_of
+from cadenza.experiment.run_settings import check_seed, deterministic, score_of, settings_of
 from cadenza.experiment.secrets import masked
-from cadenza.experiment.seeding import check_seed, deterministic
 from cadenza.experiment.status import now, read_status
 from cadenza.foundation.arguments import flags, path
 from cadenza.foundation.locking import FolderLock

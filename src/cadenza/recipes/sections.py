@@ -10,10 +10,9 @@ from cadenza.clock import Duration
 from cadenza.foundation.tree import Pairs, walk
 from cadenza.recipes.checking import Checker
 from cadenza.recipes.coerce import Mismatch, converted
-from cadenza.recipes.compose.normalise import TARGET
+from cadenza.recipes.compose.normalise import FIT, NAMED, REACHES, SECTIONS, STAGES, TARGET
 from cadenza.recipes.compose.origins import Origins
 from cadenza.recipes.errors import did_you_mean
-from cadenza.recipes.schema import FIT, NAMED, REACHES, SECTIONS, STAGES
 from cadenza.recipes.unbuilt import Blueprint
 
 Datasets = Blueprint | dict[str, Blueprint]

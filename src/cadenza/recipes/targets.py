@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cadenza.recipes import builtin_names
 from cadenza.recipes.errors import RecipeError, UnknownName, did_you_mean
+from cadenza.recipes.registries import PARTS as PART_NAMES
 from cadenza.recipes.registries import REGISTRIES, registry
 from cadenza.recipes.registry import Entry, Registry
 
-PARTS = Registry("part", lambda: builtin_names.PARTS)
+PARTS = Registry("part", lambda: PART_NAMES)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from cadenza.engine.stack import Pass
 from cadenza.foundation.rng import pack_rng, rng_state
 from cadenza.foundation.torch_private import buffers_in
 from cadenza.foundation.tree import fold, map_tree, same_tree, with_dicts
-from cadenza.resume.global_batch import step_of
 from cadenza.resume.optimizer_groups import describe
+from cadenza.resume.per_rank import step_of
 from cadenza.resume.plain_state import encoded
 
 if TYPE_CHECKING:

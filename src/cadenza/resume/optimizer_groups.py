@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 if TYPE_CHECKING:
     from cadenza.run import Run
 
+
 Names = list[str | None]
 """The names of one group's parameters; None for a parameter that is in neither the model nor the criterion."""
 

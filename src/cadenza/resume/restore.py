@@ -23,8 +23,8 @@ from cadenza.foundation.rng import set_rng_state, unpack_rng
 from cadenza.foundation.warn import warn
 from cadenza.history import Best
 from cadenza.resume.collect import alike, load_buffers, make_room
-from cadenza.resume.global_batch import accumulating, keep_step
 from cadenza.resume.optimizer_groups import accept_known_groups, restore_groups
+from cadenza.resume.per_rank import accumulating, keep_step
 from cadenza.resume.plain_state import decoded
 
 if TYPE_CHECKING:

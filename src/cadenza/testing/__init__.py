@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cadenza.callback import Callback
 from cadenza.certify.certify import Certificate, certify
-from cadenza.certify.probes import Kill
-from cadenza.certify.storm import Storm
+from cadenza.certify.probes import Kill, Storm
 from cadenza.points import POINTS, Kind
 from cadenza.testing.conformance import check_callback
 

@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from cadenza.callbacks.measuring.ranking import average_precision, roc_auc
 from cadenza.callbacks.measuring.result_packages import (
     BinaryResults,
     ClassificationResults,
     MergedResults,
     RegressionResults,
     ResultPackage,
+    average_precision,
     named_results,
+    roc_auc,
 )
 
 

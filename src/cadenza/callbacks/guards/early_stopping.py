@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.guards.monitored_metric import newest_row, refuse_unknown
 from cadenza.foundation.arguments import at_least_zero, flags, is_number, is_whole, metric, one_of, whole
 from cadenza.foundation.warn import warn
-from cadenza.history import Row
+from cadenza.history import Row, unknown_metric
+from cadenza.points import STAGES
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -225,3 +225,26 @@ class EarlyStopping(Callback):
 
 def _number(best: float | None, at: str) -> str:
     return "none" if best is None else f"{best:g}{f' ({at})' if at else ''}"
+
+
+def newest_row(run: Run, name: str) -> Row | None:
+    """The last row of this epoch that holds the metric: a value of an earlier epoch is no new one."""
+    for row in reversed(run.history.rows):
+        if row.at.get("epoch") != run.epoch:
+            return None
+        if name in row:
+            return row
+    return None
+
+
+def refuse_unknown(run: Run, name: str, who: str) -> None:
+    """Raises if the metric does not exist although its stage was played."""
+    if name in run.metrics:
+        return
+    stage = name.split("/")[0]
+    if stage in STAGES:
+        was_played = any(other.startswith(f"{stage}/") for other in run.metrics)
+    else:  # whoever logs it may do so when validation has been played
+        was_played = run.val_loader is None or any(other.startswith("val/") for other in run.metrics)
+    if was_played:
+        raise KeyError(f"{who}, but there is {unknown_metric(name, run.metrics)}")

@@ -10,8 +10,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant
-from cadenza.callbacks.folders import place_for
+from cadenza.callbacks.faults import Faults, place_for, tolerant
 from cadenza.callbacks.profiling.count_host_waits import HostWaits
 from cadenza.callbacks.profiling.instrumented_plan import TimedPlayers
 from cadenza.callbacks.profiling.ledger_book import Costs, MeasuredBatch, Meter

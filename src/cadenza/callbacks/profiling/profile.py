@@ -14,8 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant
-from cadenza.callbacks.folders import place_for
+from cadenza.callbacks.faults import Faults, place_for, tolerant
 from cadenza.clock import Duration
 from cadenza.foundation.arguments import flags, whole
 from cadenza.foundation.arguments import path as path_or_none

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import infer_mode
-from cadenza.callbacks.guards.early_stopping import Patience
-from cadenza.callbacks.guards.monitored_metric import newest_row, refuse_unknown
+from cadenza.callbacks.guards.early_stopping import Patience, newest_row, refuse_unknown
 from cadenza.callbacks.rates.curves import COUNT, Curve
 from cadenza.foundation.arguments import at_least_zero, check, is_number, whole
 

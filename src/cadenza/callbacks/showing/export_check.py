@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant
-from cadenza.callbacks.folders import place_for
+from cadenza.callbacks.faults import Faults, place_for, tolerant
 from cadenza.callbacks.showing.export import Call, ExportResult, call_of, check_export, missing_packages
 from cadenza.data import to_device
 from cadenza.foundation.arguments import flags, function, is_number, one_of

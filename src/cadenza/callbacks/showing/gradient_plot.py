@@ -9,8 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant
-from cadenza.callbacks.folders import place_for
+from cadenza.callbacks.faults import Faults, place_for, tolerant
 from cadenza.callbacks.measuring.gradient_spread import Measured, Spread, measure_gradients
 from cadenza.callbacks.showing.figures import (
     checked_format,

@@ -7,8 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant
-from cadenza.callbacks.folders import place_for
+from cadenza.callbacks.faults import Faults, place_for, tolerant
 from cadenza.foundation.arguments import file_format, one_of, whole
 from cadenza.foundation.row_files import FORMATS, Table
 from cadenza.foundation.warn import warn

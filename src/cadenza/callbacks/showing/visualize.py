@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order, without
-from cadenza.callbacks.faults import Faults, tolerant
-from cadenza.callbacks.folders import place_for
+from cadenza.callbacks.faults import Faults, place_for, tolerant
 from cadenza.callbacks.measuring.pass_measure import was_computed
 from cadenza.callbacks.showing import predictions
 from cadenza.callbacks.showing.figures import checked_format, keep_figure

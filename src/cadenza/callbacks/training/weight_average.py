@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.guards.monitored_metric import newest_row, refuse_unknown
+from cadenza.callbacks.guards.early_stopping import newest_row, refuse_unknown
 from cadenza.callbacks.training.averaging import (
     averaged_names,
     copied,

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from cadenza.checkpoint.backends.outage import Outage
 from cadenza.checkpoint.backends.spill import Outbox
-from cadenza.checkpoint.backends.watchdog import Silent
+from cadenza.checkpoint.backends.watchdog import Outage, Silent
 from cadenza.checkpoint.format.packing import Packed
 from cadenza.checkpoint.multi_process import Joint
 from cadenza.checkpoint.problems import Taken

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cadenza.checkpoint.backends.outage import Outage
+from cadenza.checkpoint.backends.watchdog import Outage
 from cadenza.checkpoint.format.manifest import MANIFEST, MARKER, marker_of
 from cadenza.checkpoint.format.packing import Packed
 from cadenza.checkpoint.format.reading import read_manifest

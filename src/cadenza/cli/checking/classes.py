@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import cadenza
 from cadenza.callback import Callback
-from cadenza.cli.checking.functions import Method, stays_a_function
-from cadenza.cli.checking.names import Names
+from cadenza.cli.checking.names import Method, Names, stays_a_function
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,17 @@
-"""What a name in a file stands for, as far as its text tells."""
+"""What a name in a file stands for, as far as its text tells, and which names a run has."""
 
 from __future__ import annotations
 
 import ast
+import dis
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import cache
+from inspect import isfunction
+from typing import Literal, TypeAlias
+
+from cadenza.engine.run_names import meant_by
+from cadenza.run import Run
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -148,3 +154,84 @@ def _the_one(meanings: list[Meaning], line: int) -> Meaning | None:
     others = [meaning for meaning in before if not isinstance(meaning.node, ast.ClassDef)]
     agree = all(meaning.path == last.path and bool(meaning.node) == bool(last.node) for meaning in others)
     return last if agree else None
+
+
+Method = ast.FunctionDef | ast.AsyncFunctionDef
+
+_OF_PYTHON = ("abstractmethod", "classmethod", "contextmanager", "final", "override", "staticmethod")
+_OF_TORCH = ("autocast", "enable_grad", "inference_mode", "no_grad", "set_grad_enabled")
+SAME_AFTERWARDS = (*_OF_PYTHON, *_OF_TORCH)
+
+
+def last_name(expression: ast.AST) -> str:
+    """``no_grad`` of ``torch.no_grad()``."""
+    if isinstance(expression, ast.Call):
+        expression = expression.func
+    return expression.attr if isinstance(expression, ast.Attribute) else getattr(expression, "id", "")
+
+
+def stays_a_function(function: Method) -> bool:
+    """Whether its decorators leave it a function with the same arguments, as far as they are known."""
+    return all(last_name(decorator) in SAME_AFTERWARDS for decorator in function.decorator_list)
+
+
+def binding(function: Function) -> Literal["instance", "class", "nothing"]:
+    """What a method of a class body gets as its first argument before those of the caller."""
+    marks = {last_name(decorator) for decorator in getattr(function, "decorator_list", ())}
+    return "nothing" if "staticmethod" in marks else "class" if "classmethod" in marks else "instance"
+
+
+def yields(function: Function) -> bool:
+    """Whether calling it gives a generator instead of running it."""
+    todo: list[ast.AST] = list(function.body) if isinstance(function.body, list) else [function.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            todo.extend(ast.iter_child_nodes(node))
+    return False
+
+
+_ALIKE = 0.82
+"""A name that is read may be one that somebody else's code sets, unless it is so much like one that there is."""
+
+
+@cache
+def names_of_a_run() -> frozenset[str]:
+    """Everything public on a run: what its classes define, and what their constructors set.
+
+    >>> {"stop", "metrics", "loss", "optimizer"} <= names_of_a_run()
+    True
+    """
+    made = (vars(cls).get("__init__") for cls in Run.__mro__)
+    steps = (step for constructor in made if isfunction(constructor) for step in dis.get_instructions(constructor))
+    names = {*dir(Run), *(step.argval for step in steps if step.opname == "STORE_ATTR")}
+    return frozenset(name for name in names if not name.startswith("_"))
+
+
+def is_unknown(name: str) -> bool:
+    return not name.startswith("_") and name not in names_of_a_run()
+
+
+def set_by_the_file(names: Names) -> set[str]:
+    """Names that the file sets on anything that may be a run, or asks about."""
+    found: set[str] = set()
+    for node in names.all(ast.Attribute, ast.Call):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self")):
+                continue
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.Call(func=ast.Name(id="setattr" | "hasattr"), args=[_, ast.Constant(value=str(name)), *_]):
+                found.add(name)
+    return found
+
+
+def remark_on(name: str, called: bool, handed_on: bool) -> str:
+    """What to say of a name that is unknown; nothing of one that may be right."""
+    if not called and (handed_on or not meant_by(name, names_of_a_run(), _ALIKE)):
+        return ""
+    near = meant_by(name, names_of_a_run())
+    what = f"calls run.{name}()" if called else f"reads run.{name}"
+    return f"{what}, which a run does not have" + (f"; did you mean {near}?" if near else "")

@@ -8,7 +8,7 @@ import builtins
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from cadenza.cli.checking.functions import last_name
+from cadenza.cli.checking.names import last_name
 
 _EXPECTS = ("suppress", "raises", "assertRaises", "assertRaisesRegex")
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)

@@ -8,8 +8,7 @@ from functools import partial
 
 from cadenza.callback import Callback
 from cadenza.cli.checking.classes import Family, is_callback_path
-from cadenza.cli.checking.functions import last_name
-from cadenza.cli.checking.names import Names
+from cadenza.cli.checking.names import Names, last_name
 from cadenza.cli.checking.shapes import Remark, remarks_of
 from cadenza.cli.checking.trainers import TRAINERS, is_trainer
 from cadenza.main_callback import MainCallback

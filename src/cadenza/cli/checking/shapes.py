@@ -14,8 +14,7 @@ from typing import Any
 
 from cadenza.callback import BEHAVIOUR_NAMES, Callback
 from cadenza.cli.checking.classes import Family, methods
-from cadenza.cli.checking.functions import binding, yields
-from cadenza.cli.checking.names import Function
+from cadenza.cli.checking.names import Function, binding, yields
 from cadenza.cli.checking.trainers import Given
 from cadenza.main_callback import MainCallback
 from cadenza.points import POINTS

@@ -6,8 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cadenza.cli.checking.functions import SAME_AFTERWARDS, Method, last_name, stays_a_function
-from cadenza.cli.checking.names import Function, Names, Scope
+from cadenza.cli.checking.names import SAME_AFTERWARDS, Function, Method, Names, Scope, last_name, stays_a_function
 
 TRAINERS = ("cadenza.Trainer", "cadenza.trainer.Trainer")
 

@@ -8,9 +8,8 @@ import builtins
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cadenza.cli.checking.names import Function
+from cadenza.cli.checking.names import Function, is_unknown
 from cadenza.cli.checking.order import InOrder
-from cadenza.cli.checking.unknown import is_unknown
 from cadenza.points import FIELDS, REQUESTS
 
 _DEPTH = 4

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.commands.completion import complete_recipe
-from cadenza.cli.commands.options import Allow, Imports, Overrides
+from cadenza.cli.commands.arguments import Allow, Imports, Overrides, complete_recipe
+
+if TYPE_CHECKING:
+    from cadenza.callback import Callback
 
 PLACE = re.compile(r"\.py:\w+$")
 """How the place of a function ends."""
@@ -38,7 +41,6 @@ def certify(
 
     Kills it again and again, resumes it, and compares it with an uninterrupted one.
     """
-    from cadenza.cli.certification import RecipeTraining
     from cadenza.recipes import load
     from cadenza.testing import Storm
     from cadenza.testing import certify as prove
@@ -56,3 +58,30 @@ def certify(
     typer.echo(str(out))
     if not certificate.equal:
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class RecipeTraining:
+    """Trains a recipe with its checkpoints in ``folder``, and goes on from them if there are any."""
+
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+
+    def __call__(self, folder: Path, callbacks: list[Callback]) -> None:
+        from cadenza.callbacks import Checkpoint, Progress
+        from cadenza.recipes import load
+
+        found = load(self.recipe, self.overrides, imports=self.imports, allow=self.allow)
+        built = found.build(experiment=None)
+        trainer = built.trainer
+        savers = [callback for callback in trainer.callbacks if isinstance(callback, Checkpoint)]
+        for saver in savers:
+            saver.to = folder
+        for callback in trainer.callbacks:
+            if isinstance(callback, Progress):
+                trainer.remove(callback)
+        for callback in [*([] if savers else [Checkpoint(to=folder)]), *callbacks]:
+            trainer.add(callback)
+        built.fit(resume="auto")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from cadenza.cli.terminal import CommandError, UsageError
+
 
 def script(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The script.")],
@@ -19,7 +21,6 @@ def script(
 
     The systems are Orca, AIToolbox, SuperGradients and fastai v1.
     """
-    from cadenza.cli.errors import CommandError, UsageError
     from cadenza.dialects import NAMES, run_script
 
     if dialect not in NAMES:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.commands.options import Allow, Imports, Overrides, RecipeName
+from cadenza.cli.commands.arguments import Allow, Imports, Overrides, RecipeName
+from cadenza.cli.terminal import UsageError, fitted, terminal_width
+
+if TYPE_CHECKING:
+    from cadenza.callback import Callback
+    from cadenza.experiment import Experiment
+    from cadenza.history import History
+    from cadenza.recipes import Recipe
+    from cadenza.resume.signals import Preempted
+
+RECIPE = "recipe.yaml"
 
 
 def train(
@@ -21,9 +34,6 @@ def train(
     allow: Allow = None,
 ) -> None:
     """Train a recipe. RECIPE may be the folder of a run, whose recipe is then used again."""
-    from cadenza.cli.fitting import fitted, terminal_width
-    from cadenza.cli.training import Job
-
     job = Job.of(recipe, overrides or [], imports=imports or [], allow=allow or [])
     if print_config:
         typer.echo(job.recipe.text, nl=False)
@@ -31,3 +41,139 @@ def train(
         typer.echo(fitted(job.rehearse(), terminal_width()))
     elif said := job.train(resume=resume):
         typer.echo(said)
+
+
+class Job:
+    """One recipe to train, and the run that it belongs to, if it is that of a run."""
+
+    def __init__(self, recipe: Recipe, folder: Path | None = None) -> None:
+        self.recipe, self.folder = recipe, folder
+
+    @classmethod
+    def of(cls, name: str, overrides: Sequence[str], *, imports: Sequence[str], allow: Sequence[str]) -> Job:
+        """A ready recipe, a file, or the folder of a run, whose stored recipe is used."""
+        from cadenza.recipes import load
+
+        folder = Path(name)
+        if not folder.is_dir():
+            return cls(load(name, overrides, imports=imports, allow=allow))
+        return cls(stored_recipe(folder, overrides, imports=imports, allow=allow), folder)
+
+    def rehearse(self) -> str:
+        """Builds everything, and says what would happen."""
+        built = self.recipe.build(experiment=self._experiment())
+        length = ", ".join(
+            f"{amount} {unit}" for unit, amount in built.fit_arguments.items() if unit != "validate_every"
+        )
+        parameters = sum(parameter.numel() for parameter in built.trainer.model.parameters())
+        where = "no folder" if (place := self._place()) is None else str(place)
+        lines = [f"{self.recipe.name}: {length}; {parameters} parameters; results in {where}", ""]
+        return "\n".join(lines) + built.trainer.explain()
+
+    def train(self, *, resume: bool) -> str:
+        """Trains; then the main process says how good it got and where everything is."""
+        from cadenza.resume.signals import Preempted
+
+        experiment = self._continued() if resume else self._experiment()
+        if resume and experiment is None:
+            raise UsageError("--resume needs an experiment, which this recipe switched off")
+        built = self.recipe.build(experiment=experiment)
+        if resume:
+            _tell_if_anew(built.trainer.callbacks, experiment)
+        try:
+            history = built.fit(resume="auto") if resume else built.fit()
+        except (KeyboardInterrupt, Preempted) as error:
+            if experiment is not None and str(error).startswith("SIG"):  # what Checkpoint says, which saves then
+                _tell_the_way_on(error, experiment)
+            raise
+        return self._ended(history, experiment)
+
+    def _ended(self, history: History, experiment: Experiment | None) -> str:
+        """What the main process says at the end."""
+        from cadenza.distributed.world import World
+
+        if not World.detect().is_main:
+            return ""
+        lines: list[str] = []
+        if self.recipe.reaches is not None:
+            name, value, mode = self.recipe.reaches
+            stated = f"(stated: at {'least' if mode == 'max' else 'most'} {value:g})"
+            reached = history[name][-1] if name in history.names() else None
+            lines.append(f"{name} {'not measured' if reached is None else f'{reached:.4g}'} {stated}")
+        if experiment is not None:
+            lines.append(str(experiment.folder))
+        return "\n".join(lines)
+
+    # The experiment -------------------------------------------------------------------------------------------------
+
+    def _arguments(self) -> dict[str, Any] | None:
+        given = self.recipe.plan.experiment
+        return None if given is None else {"project": self.recipe.name, "name": "default", **given}
+
+    def _place(self) -> Path | None:
+        given = self._arguments()
+        return None if given is None else Path(given.get("root", "runs")) / given["project"] / given["name"]
+
+    def _experiment(self) -> Experiment | None:
+        from cadenza.experiment import Experiment
+        from cadenza.recipes import RecipeError
+
+        given = self._arguments()
+        if given is None:
+            return None
+        try:
+            return Experiment(**given, recipe=self.recipe.written)
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"{self.recipe.origins.at(('experiment',))}: experiment: {error}") from error
+
+    def _continued(self) -> Experiment | None:
+        """The experiment of the run named, or of the newest run of this recipe; a new one if there is none yet."""
+        from cadenza.experiment import Experiment
+        from cadenza.experiment.records import run_folders
+        from cadenza.experiment.status import read_status
+        from cadenza.recipes import RecipeError
+
+        if self.folder is not None:
+            return Experiment.at(self.folder)
+        place = self._place()
+        if place is None:
+            return None
+        root = place.parents[1]
+        own = [folder for folder in run_folders(root) if folder.parent == place]
+        if not own:
+            return self._experiment()
+        if read_status(own[-1]).get("state") == "running":
+            raise RecipeError(f"{own[-1]} is running; --resume goes on with a run that has ended")
+        return Experiment.at(own[-1])
+
+
+def _tell_if_anew(callbacks: Sequence[Callback], experiment: Experiment | None) -> None:
+    """Says so if there is nothing to go on from; that is no error, so that the first start may say --resume, too."""
+    from cadenza.callbacks import Checkpoint
+    from cadenza.distributed.world import World
+
+    saver = next((callback for callback in callbacks if isinstance(callback, Checkpoint)), None)
+    if saver is not None and World.detect().is_main and not saver.shelf(experiment).names():
+        print("cadenza: nothing was saved yet to go on from, so the training begins anew", file=sys.stderr)
+
+
+def _tell_the_way_on(error: KeyboardInterrupt | Preempted, experiment: Experiment) -> None:
+    from cadenza.resume.signals import Preempted
+
+    said = f"{error}; `cadenza train {experiment.folder} --resume` goes on with it"
+    if isinstance(error, Preempted):
+        error.message = said
+    else:
+        error.args = (said,)
+
+
+def stored_recipe(
+    folder: Path, overrides: Sequence[str] = (), *, imports: Sequence[str] = (), allow: Sequence[str] = ()
+) -> Recipe:
+    """The recipe in the folder of a run. What it imports or names by ``_target_`` must be allowed again."""
+    from cadenza.recipes import RecipeError, load
+
+    file = folder / RECIPE
+    if not file.is_file():
+        raise RecipeError(f"{folder} holds no {RECIPE}; only runs that were trained from a recipe can be used again")
+    return load(file, overrides, imports=imports, allow=allow, stored=True)

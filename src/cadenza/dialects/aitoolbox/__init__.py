@@ -2,8 +2,8 @@
 
 from cadenza.dialects.aitoolbox.abstract import *
 from cadenza.dialects.aitoolbox.basic import *
+from cadenza.dialects.aitoolbox.components import TrainingHistory as TrainingHistory
 from cadenza.dialects.aitoolbox.gradient import *
-from cadenza.dialects.aitoolbox.history import *
 from cadenza.dialects.aitoolbox.messages import *
 from cadenza.dialects.aitoolbox.model_load import *
 from cadenza.dialects.aitoolbox.model_save import *

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cadenza.callbacks.measuring.ranking import counts_by_threshold
-from cadenza.callbacks.measuring.result_packages import BinaryResults, RegressionResults
+from cadenza.callbacks.measuring.result_packages import BinaryResults, RegressionResults, counts_by_threshold
 from cadenza.dialects.numeric import numpy
 
 __all__ = [

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from cadenza.data import split
-from cadenza.dialects.aitoolbox.collecting import Collected
+from cadenza.dialects.aitoolbox.components import Collected, PredictionStore
 from cadenza.dialects.aitoolbox.multi import MultiLoss
-from cadenza.dialects.aitoolbox.predictions import PredictionStore
 from cadenza.dialects.facade import Facade
 
 LOADERS = {"train": "train_loader", "validation": "validation_loader", "test": "test_loader"}

@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from cadenza.data import length_of
-from cadenza.dialects.aitoolbox.collecting import append_predictions, torch_cat_transf
+from cadenza.dialects.aitoolbox.components import (
+    CallbacksHandler,
+    PredictionStore,
+    TrainingHistory,
+    append_predictions,
+    torch_cat_transf,
+)
 from cadenza.dialects.aitoolbox.evaluations import Evaluations
-from cadenza.dialects.aitoolbox.handler import CallbacksHandler
-from cadenza.dialects.aitoolbox.history import TrainingHistory
 from cadenza.dialects.aitoolbox.messages import MessageService
 from cadenza.dialects.aitoolbox.multi import MultiLoss, MultiOptimizer
-from cadenza.dialects.aitoolbox.predictions import PredictionStore
 from cadenza.dialects.aitoolbox.table import DIALECT
 
 if TYPE_CHECKING:

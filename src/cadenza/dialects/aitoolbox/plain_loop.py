@@ -16,9 +16,8 @@ from cadenza.callback import Callback, Order
 from cadenza.callbacks import Precision
 from cadenza.data import length_of
 from cadenza.dialects.aitoolbox.abstract import LoopSection
-from cadenza.dialects.aitoolbox.collecting import append_predictions, torch_cat_transf
+from cadenza.dialects.aitoolbox.components import TrainingHistory, append_predictions, torch_cat_transf
 from cadenza.dialects.aitoolbox.evaluations import LOADERS
-from cadenza.dialects.aitoolbox.history import TrainingHistory
 from cadenza.dialects.aitoolbox.loop_object import LoopObject
 from cadenza.dialects.aitoolbox.models import FedModel, ModelWrap
 from cadenza.dialects.aitoolbox.multi import MultiOptimizer

@@ -94,16 +94,15 @@ _PATHS = {
     ".multi": "torchtrain.multi_loss_optim",
     ".train_loop": "torchtrain.train_loop torchtrain.train_loop.train_loop torchtrain.train_loop.train_loop_tracking",
     ".messages": "torchtrain.train_loop.components torchtrain.train_loop.components.message_passing",
-    ".handler": "torchtrain.train_loop.components.callback_handler",
-    ".predictions": "torchtrain.train_loop.components.model_prediction_store",
-    ".collecting": "torchtrain.train_loop.components.pred_collate_fns",
+    ".components": "torchtrain.train_loop.components.callback_handler "
+    "torchtrain.train_loop.components.model_prediction_store torchtrain.train_loop.components.pred_collate_fns "
+    "experiment.training_history",
     ".train_schedule": "torchtrain.callbacks.train_schedule torchtrain.schedulers torchtrain.schedulers.basic "
     "torchtrain.schedulers.warmup",
     ".core_metrics": "experiment.core_metrics experiment.core_metrics.abstract_metric "
     "experiment.core_metrics.classification experiment.core_metrics.regression",
     ".results": "experiment experiment.result_package experiment.result_package.abstract_result_packages "
     "experiment.result_package.basic_packages",
-    ".history": "experiment.training_history",
     **{f".{name}": f"torchtrain.callbacks.{name}" for name in _CALLBACKS},
 }
 """Our modules, and the paths below ``aitoolbox`` that lead to them."""

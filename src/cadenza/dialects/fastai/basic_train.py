@@ -2,9 +2,8 @@
 
 from cadenza.dialects.fastai.data import DataBunch, DatasetType
 from cadenza.dialects.fastai.learner import AdamW, Learner
-from cadenza.dialects.fastai.learner_callback import LearnerCallback, RecordOnCPU
 from cadenza.dialects.fastai.optimizer import OptimWrapper
-from cadenza.dialects.fastai.recorder import Recorder
+from cadenza.dialects.fastai.recorder import LearnerCallback, Recorder, RecordOnCPU
 
 __all__ = [
     "AdamW", "DataBunch", "DatasetType", "Learner", "LearnerCallback", "OptimWrapper", "RecordOnCPU", "Recorder",

@@ -122,7 +122,7 @@ _PACKAGE = {
     **dict.fromkeys(("flat_cos_anneal", "general_sched", "one_cycle"), "phases"),
     **dict.fromkeys(("oversampling", "undersampling"), "sampling"),
     **dict.fromkeys(("mlflow", "tensorboard"), "trackers"),
-    "mem": "memory",
+    "mem": "loss_metrics",
 }
 
 DIALECT = Dialect(
@@ -142,5 +142,8 @@ DIALECT = Dialect(
     },
     real=("fastai",),
     names=f"{_MODULE}.basics",
-    stars={f"fastai.{path}": names for path, names in STAR["stars"].items()},
+    stars={
+        **{f"fastai.{path}": names for path, names in STAR["stars"].items()},
+        "fastai.callbacks.mem": ("CpuPeakMemMetric", "PeakMemMetric"),
+    },
 )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.fastai.recorder import LearnerCallback
 from cadenza.dialects.fastai.torch_core import set_bn_eval
 
 if TYPE_CHECKING:

@@ -3,9 +3,7 @@
 from cadenza.dialects.orca.callback import Callback, MainCallBack, MainCallback, make_only_mainCallback
 from cadenza.dialects.orca.estimator import Estimator
 from cadenza.dialects.orca.loggers import TensorBoardCallback, WandbLoggerCallback
-from cadenza.dialects.orca.max_steps import MaxstepsCallback
-from cadenza.dialects.orca.model_checkpoint import ModelCheckpoint
-from cadenza.dialects.orca.progress import TqdmCallback, is_tqdm_exists
+from cadenza.dialects.orca.ready_callbacks import MaxstepsCallback, ModelCheckpoint, TqdmCallback, is_tqdm_exists
 from cadenza.dialects.orca.runner import Runner
 from cadenza.dialects.orca.table import DIALECT
 

@@ -1,11 +1,20 @@
-"""Orca's context calls, so that scripts run: there is no cluster to start, so they do nothing but say so in the log."""
+"""Orca's context calls, so that scripts run, and the checks that its callbacks use.
+
+There is no cluster to start, so the calls do nothing but say so in the log. A check that fails is logged with what to
+do about it, and raised.
+"""
+
+# ruff: noqa: N802, N803, N816 (the original's names)
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
-__all__ = ["OrcaContext", "init_orca_context", "stop_orca_context"]
+__all__ = [
+    "OrcaContext", "init_orca_context", "invalidInputError", "invalidOperationError", "logging", "outputUserMessage",
+    "stop_orca_context",
+]  # fmt: skip
 log = logging.getLogger("cadenza.dialects.orca")
 
 
@@ -29,3 +38,19 @@ def init_orca_context(cluster_mode: str = "local", **options: Any) -> OrcaContex
 
 def stop_orca_context() -> None:
     """The other half."""
+
+
+def outputUserMessage(errMsg: str, fixMsg: str | None = None) -> None:
+    log.error("%s%s", errMsg, f"; {fixMsg}" if fixMsg else "")
+
+
+def invalidOperationError(
+    condition: object, errMsg: str, fixMsg: str | None = None, cause: BaseException | None = None
+) -> None:
+    """Raises ``cause``, or a RuntimeError, unless ``condition`` holds."""
+    if not condition:
+        outputUserMessage(errMsg, fixMsg)
+        raise cause or RuntimeError(errMsg)
+
+
+invalidInputError = invalidOperationError

@@ -11,7 +11,7 @@ from torch import nn
 
 from cadenza.dialects.facade import FrontDoor
 from cadenza.dialects.orca.checkpoints import load_file, save_file
-from cadenza.dialects.orca.model_checkpoint import ModelCheckpoint
+from cadenza.dialects.orca.ready_callbacks import ModelCheckpoint
 from cadenza.dialects.orca.session import Session, Spec, job
 from cadenza.dialects.orca.table import DIALECT
 from cadenza.distributed import launch

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from cadenza.callbacks.measuring.ranking import counts_by_threshold, roc_auc
-from cadenza.dialects.orca.checks import invalidInputError
+from cadenza.callbacks.measuring.result_packages import counts_by_threshold, roc_auc
+from cadenza.dialects.orca.context import invalidInputError
 
 __all__ = [
     "AUC", "AUROC", "MAE", "MSE", "ROC", "Accuracy", "BinaryAccuracy", "BinaryCrossEntropy", "CategoricalAccuracy",

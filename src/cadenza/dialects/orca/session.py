@@ -15,9 +15,8 @@ from torch.utils.data.distributed import DistributedSampler
 from cadenza.callbacks import Metrics, SubsetRun
 from cadenza.dialects.orca.callback import MainCallback, make_only_mainCallback
 from cadenza.dialects.orca.checkpoints import state_of, take_state
-from cadenza.dialects.orca.max_steps import MaxstepsCallback
 from cadenza.dialects.orca.metrics import Metric
-from cadenza.dialects.orca.progress import TqdmCallback, is_tqdm_exists
+from cadenza.dialects.orca.ready_callbacks import MaxstepsCallback, TqdmCallback, is_tqdm_exists
 from cadenza.dialects.orca.runner import SameOrder, with_sampler
 from cadenza.dialects.orca.section import OrcaSection, number_of_samples
 from cadenza.distributed.world import World

@@ -121,8 +121,8 @@ REFUSED = {
 }
 
 _CALLBACKS = {
-    "base": "callback", "maincallback": "callback", "model_checkpoint": "model_checkpoint", "tensorboard": "loggers",
-    "wandb": "loggers", "tqdm": "progress", "maxsteps": "max_steps",
+    "base": "callback", "maincallback": "callback", "model_checkpoint": "ready_callbacks", "tensorboard": "loggers",
+    "wandb": "loggers", "tqdm": "ready_callbacks", "maxsteps": "ready_callbacks",
 }  # fmt: skip
 _BASE = "bigdl.orca.learn.pytorch"
 DIALECT = Dialect(
@@ -133,7 +133,7 @@ DIALECT = Dialect(
         "bigdl.orca": f"{_MODULE}.context",
         "bigdl.orca.common": f"{_MODULE}.context",
         "bigdl.dllib.utils.file_utils": f"{_MODULE}.checkpoints",
-        "bigdl.dllib.utils.log4Error": f"{_MODULE}.checks",
+        "bigdl.dllib.utils.log4Error": f"{_MODULE}.context",
         "bigdl.orca.data.file": f"{_MODULE}.checkpoints",
         "bigdl.orca.learn.metrics": f"{_MODULE}.metrics",
         _BASE: f"{_MODULE}.estimator",

@@ -16,8 +16,8 @@ from cadenza.dialects.supergradients.callbacks import *
 from cadenza.dialects.supergradients.environment import *
 from cadenza.dialects.supergradients.meters import AverageMeter
 from cadenza.dialects.supergradients.registry import *
+from cadenza.dialects.supergradients.registry import plainly
 from cadenza.dialects.supergradients.upkeep import unpacked
-from cadenza.dialects.supergradients.watching import plainly
 from cadenza.foundation.torch_private import tree_map
 
 __all__ = [

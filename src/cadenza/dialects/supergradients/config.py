@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from cadenza.dialects.supergradients.building import build
 from cadenza.dialects.supergradients.environment import setup_device
+from cadenza.dialects.supergradients.registry import build
 from cadenza.dialects.table import nearest
 from cadenza.foundation.suggest import suggestion
 

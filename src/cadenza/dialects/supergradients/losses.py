@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from cadenza.dialects.supergradients.building import build
-from cadenza.dialects.supergradients.registry import register_loss
+from cadenza.dialects.supergradients.registry import build, register_loss
 from cadenza.dialects.supergradients.upkeep import unpacked
 from cadenza.main_callback import MainCallback
 

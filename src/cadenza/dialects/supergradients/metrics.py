@@ -15,9 +15,8 @@ from cadenza.callbacks.measuring.metric_states import FunctionMean, ObjectState
 from cadenza.callbacks.measuring.metrics import Group, Metrics
 from cadenza.callbacks.measuring.pass_measure import prefix_of
 from cadenza.callbacks.measuring.per_sample import top_k_accuracy
-from cadenza.dialects.supergradients.building import build
 from cadenza.dialects.supergradients.environment import maybe_all_reduce_tensor_average
-from cadenza.dialects.supergradients.registry import register_metric
+from cadenza.dialects.supergradients.registry import build, register_metric
 from cadenza.dialects.supergradients.upkeep import unpacked
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ a rule instead: the lower-case name, so that any upper-case attribute of it is a
 from __future__ import annotations
 
 from cadenza.dialects.supergradients.callbacks import __all__ as carried
+from cadenza.dialects.supergradients.registry import plainly
 from cadenza.dialects.supergradients.table import REFUSED
-from cadenza.dialects.supergradients.watching import plainly
 
 __all__ = ["Callbacks", "LRSchedulers", "LRWarmups", "Losses", "Metrics", "Models", "Optimizers"]
 

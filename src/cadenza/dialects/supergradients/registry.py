@@ -1,8 +1,13 @@
-"""Names for classes and functions, so that a recipe can say them: ``register_callback`` and so on."""
+"""Names for classes and functions, so that a recipe can say them, and what is built from such a name.
+
+An object is said by a name, ``{name: arguments}``, ``{_target_: path, ...}``, or is there already.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, TypeVar
 
 from cadenza.dialects.supergradients.table import REFUSED
@@ -71,3 +76,59 @@ def find(kind: str, name: str) -> Any:
         known = ", ".join(registry) or "none"
         raise KeyError(f"supergradients: no {kind} is registered as {name!r}{hint} Registered: {known}")
     return registry[name].load()
+
+
+def build(kind: str, said: Any, **more: Any) -> Any:
+    """What ``said`` means, made with its arguments and with ``more``. An object is returned as it is.
+
+    >>> from cadenza.dialects.supergradients.early_stop import EarlyStop
+    >>> build("callback", {"EarlyStop": {"phase": "TRAIN_EPOCH_END", "monitor": "loss"}}).monitor
+    'loss'
+    """
+    if isinstance(said, str):
+        return find(kind, said)(**more)
+    if isinstance(said, Mapping):
+        if "_target_" in said:
+            return located(str(said["_target_"]))(**{**_without(said, "_target_"), **more})
+        if len(said) != 1:
+            names = ", ".join(map(str, said))
+            raise ValueError(f"supergradients: a {kind} is said as {{name: arguments}} with one name, not {names}")
+        name, arguments = next(iter(said.items()))
+        return find(kind, str(name))(**{**dict(arguments or {}), **more})
+    return said
+
+
+def located(path: str) -> Any:
+    """What a dotted path leads to."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def _without(said: Mapping[Any, Any], key: str) -> dict[str, Any]:
+    return {str(name): value for name, value in said.items() if name != key}
+
+
+def watched_name(said: str, losses: list[str], metrics: Mapping[str, Any]) -> str:
+    """The name under which the run logs what ``metric_to_watch`` says: a loss, a metric, or a part of one. Case and
+    separators do not matter.
+
+    >>> watched_name("crossentropyloss", ["CrossEntropyLoss"], {})
+    'val/loss'
+    >>> watched_name("accuracy", ["CrossEntropyLoss"], {"Accuracy": None})
+    'val/Accuracy'
+    """
+    known = [*losses, *(part for name, one in metrics.items() for part in getattr(one, "component_names", [name]))]
+    if len(losses) == 1 and (part := re.fullmatch(rf"{plainly(losses[0])}loss(\d+)", plainly(said))):
+        return f"val/{losses[0]}/loss_{part[1]}"  # of a loss whose parts have no names
+    found = next((name for name in known if plainly(name) == plainly(said)), None)
+    if found is None:
+        hint = suggestion(nearest(said, known), ".")
+        raise ValueError(f"supergradients: metric_to_watch is {said!r}{hint} There are {', '.join(known)}")
+    if found in losses:
+        return "val/loss" if len(losses) == 1 else f"val/{found}"
+    return f"val/{found}"
+
+
+def plainly(name: object) -> str:
+    """A name without case and separators."""
+    return "".join(letter for letter in str(name).lower() if letter.isalnum())

@@ -15,20 +15,23 @@ from cadenza.callbacks import Accumulate, GradientClip, PreciseBatchNorm, Precis
 from cadenza.callbacks.training.accumulate import Window
 from cadenza.data import length_of
 from cadenza.dialects.aitoolbox.folders import save_state
-from cadenza.dialects.supergradients.building import build
 from cadenza.dialects.supergradients.callback import ContextSection
 from cadenza.dialects.supergradients.checkpoints import SaveCheckpoints, installed_packages, restore
-from cadenza.dialects.supergradients.compiling import compile_options, compiled, compiled_loss
 from cadenza.dialects.supergradients.environment import broadcast_from_master, chosen, synchronised
 from cadenza.dialects.supergradients.loggers import BaseSGLogger, check_params
 from cadenza.dialects.supergradients.losses import BatchWithExtras, loss_names, make_loss
 from cadenza.dialects.supergradients.metrics import ContextMetrics, metrics_by_name
-from cadenza.dialects.supergradients.optimizers import make_optimizer
-from cadenza.dialects.supergradients.parameters import DEFAULT_TRAINING_PARAMS, TrainingParams
+from cadenza.dialects.supergradients.optimizers import make_optimizer, rate_callbacks
+from cadenza.dialects.supergradients.parameters import (
+    DEFAULT_TRAINING_PARAMS,
+    TrainingParams,
+    compile_options,
+    compiled,
+    compiled_loss,
+)
 from cadenza.dialects.supergradients.pre_prediction import PrePrediction
-from cadenza.dialects.supergradients.rates import rate_callbacks
+from cadenza.dialects.supergradients.registry import build, watched_name
 from cadenza.dialects.supergradients.sources import ModelEMA, Source
-from cadenza.dialects.supergradients.watching import watched_name
 from cadenza.distributed.world import World
 from cadenza.trainer import Trainer as CadenzaTrainer
 

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from cadenza.dialects.facade import FrontDoor
-from cadenza.dialects.supergradients.building import build
 from cadenza.dialects.supergradients.callback import ContextSection
 from cadenza.dialects.supergradients.checkpoints import folder_to_resume, new_run_folder
 from cadenza.dialects.supergradients.environment import chosen
 from cadenza.dialects.supergradients.losses import BatchWithExtras, loss_names, make_loss
 from cadenza.dialects.supergradients.metrics import ContextMetrics, metrics_by_name
 from cadenza.dialects.supergradients.parameters import TrainingParams
+from cadenza.dialects.supergradients.registry import build
 from cadenza.dialects.supergradients.session import Session
 from cadenza.dialects.supergradients.sources import PlainSource, Source
 from cadenza.dialects.supergradients.table import DIALECT

@@ -1,12 +1,21 @@
-"""Small messages between all processes. Each call is a collective: all of them must make it."""
+"""Sends small messages between all processes, and guards code that only some ranks run against collectives."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed as dist
+
+from cadenza.foundation.torch_private import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from cadenza.callback import Callback
+    from cadenza.run import Run
 
 
 def meeting_place(device: torch.device) -> torch.device:
@@ -33,3 +42,66 @@ def from_main(mine: Any) -> Any:
     box = [mine]
     dist.broadcast_object_list(box, src=0)
     return box[0]
+
+
+_COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional")
+
+
+class LonelyCollective(RuntimeError):
+    """A collective was begun where only some of the processes are."""
+
+
+class NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, every collective raises instead of waiting; ``said`` with its name tells why."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.said = said
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "namespace", None) in _COLLECTIVES:
+            raise LonelyCollective(self.said.format(func.__name__))
+        return func(*args, **(kwargs or {}))
+
+
+def alone(who: str) -> NoCollectives:
+    """For what only some ranks play."""
+    return NoCollectives(
+        f"{who} does not play on all ranks, but calls {{}}, for which all of them are needed: let it play on all "
+        '(ranks = "all") and look at run.is_main where it writes'
+    )
+
+
+def guarded(callback: Callback, player: Callable[[Run], Any]) -> Callable[[Run], Any]:
+    """``player``, with every collective in it raised as an error."""
+
+    @functools.wraps(player)
+    def play(run: Run) -> Any:
+        with alone(callback.name):
+            return player(run)
+
+    return play
+
+
+def main_only(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator for a method of a callback that is to be played on rank 0 alone, while its others play everywhere.
+
+    >>> from cadenza import Callback
+    >>> class Told(Callback):
+    ...     @main_only
+    ...     def after_epoch(self, run):
+    ...         print(f"epoch {run.epoch} of {run.world_size} processes")
+    """
+
+    inside = contextlib.contextmanager(method) if inspect.isgeneratorfunction(method) else method
+
+    @functools.wraps(method)
+    def play(self: Any, run: Run) -> Any:
+        if not run.is_main:
+            return None
+        if run._processes.debug:
+            with alone(f"{self.name}.{method.__name__}"):
+                return inside(self, run)
+        return inside(self, run)
+
+    return play

@@ -25,8 +25,7 @@ from torch.futures import Future
 from cadenza.checkpoint.format.chunks import Chunk, Spread
 from cadenza.checkpoint.format.layout import TYPES
 from cadenza.checkpoint.format.manifest import Manifest
-from cadenza.checkpoint.format.read_chunks import box, chunk_of
-from cadenza.checkpoint.format.reading import read_state
+from cadenza.checkpoint.format.reading import box, chunk_of, read_state
 from cadenza.checkpoint.multi_process import part_of
 from cadenza.checkpoint.staging import Store
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cadenza.distributed.agreement.collective_guard import NoCollectives
-from cadenza.distributed.agreement.collectives import summed
+from cadenza.distributed.agreement.collectives import NoCollectives, summed
 from cadenza.distributed.agreement.uneven_batches import nothing, settle_held
 from cadenza.distributed.strategies.piggyback import Ride
 from cadenza.distributed.strategies.reduction import Buffers, Reduction, at_once

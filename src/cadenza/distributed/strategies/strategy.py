@@ -12,7 +12,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from cadenza.distributed.agreement.collective_guard import guarded
+from cadenza.distributed.agreement.collectives import guarded
 from cadenza.distributed.agreement.compare_setup import compare, noting_who_left
 from cadenza.distributed.agreement.process_group import ProcessGroup
 from cadenza.distributed.failures.join import meet
@@ -20,11 +20,13 @@ from cadenza.distributed.sharded.all_ranks import hand_out, taken_alone
 from cadenza.distributed.sharded.commit import Crew
 from cadenza.distributed.world import World
 from cadenza.engine.processes import ALONE, Processes
+from cadenza.foundation.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
     from cadenza.engine.trainer_state import Training
     from cadenza.run import Run
+
 
 log = logging.getLogger("cadenza")
 
@@ -153,3 +155,30 @@ def trained(module: nn.Module) -> tuple[bool, ...]:
 
 def on_cuda(device: torch.device) -> list[int] | None:
     return [device.index or 0] if device.type == "cuda" else None
+
+
+NAMES = ("auto", "single", "ddp", "fsdp")
+
+
+def choose(strategy: str | Strategy) -> Strategy:
+    """The strategy of this name, or the object itself. ``"auto"`` is DDP among many processes.
+
+    >>> choose("single"), choose("auto").world().world_size
+    (Strategy(), 1)
+    """
+    if isinstance(strategy, Strategy):
+        return strategy
+    if strategy not in NAMES:
+        hint = did_you_mean(str(strategy), NAMES)
+        raise ValueError(
+            f"strategy is one of {', '.join(NAMES)}, or an object such as DDP(...), not {strategy!r}{hint}"
+        )
+    if strategy == "single" or World.detect().alone:
+        return Strategy()
+    if strategy == "fsdp":
+        from cadenza.distributed.strategies.fsdp import FSDP  # it loads much that others do not need
+
+        return FSDP()
+    from cadenza.distributed.strategies.ddp import DDP
+
+    return DDP()

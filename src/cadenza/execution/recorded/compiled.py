@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from cadenza.engine.fields import GONE, UNWEIGHTED, Later
 from cadenza.execution.recorded.cpu_random import take_out, with_draws
-from cadenza.execution.recorded.host_reads import ReadingIsAnError, said_of
+from cadenza.execution.recorded.host_sync import ReadingIsAnError, said_of
 from cadenza.execution.recorded.optimizer_form import Form
 from cadenza.execution.recorded.recording import CannotRecord, Outcome, Recording, Uncompiled, first_line
 from cadenza.execution.recorded.rollback import Rollback, modules_of, parameters_of

@@ -14,8 +14,15 @@ from cadenza.callback import Callback
 from cadenza.engine.fields import UNWEIGHTED
 from cadenza.execution.recorded.module_attributes import look_of
 from cadenza.execution.recorded.optimizer_form import Form
-from cadenza.execution.recorded.optimizer_tensors import are_the_same, places, settings_of, states_of
-from cadenza.execution.recorded.recording import CannotRecord, Recording, Uncompiled
+from cadenza.execution.recorded.recording import (
+    CannotRecord,
+    Recording,
+    Uncompiled,
+    are_the_same,
+    places,
+    settings_of,
+    states_of,
+)
 from cadenza.execution.recorded.rollback import modules_of, parameters_of
 from cadenza.foundation.torch_private import MODULES, PARAMETERS, buffers_in, tables_of
 from cadenza.foundation.tree import Unknown, shape_of, what_hides_tensors

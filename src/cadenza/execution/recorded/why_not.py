@@ -9,7 +9,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from cadenza.engine.requests import declared_skips
-from cadenza.execution.options import Execution
 from cadenza.execution.recorded.optimizer_form import KINDS, captured_form, compiled_form, why_no_form, why_no_weights
 from cadenza.execution.recorded.region import inside_points
 from cadenza.execution.recorded.rollback import modules_of
@@ -17,6 +16,7 @@ from cadenza.foundation.torch_private import buffers_in, parameters_in
 from cadenza.points import BEHAVIOURS
 
 if TYPE_CHECKING:
+    from cadenza.execution.executor import Execution
     from cadenza.plan import Plan
     from cadenza.run import Run
 

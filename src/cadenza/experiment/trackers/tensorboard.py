@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cadenza.experiment.png import png_size
+from cadenza.experiment.media import png_size
 from cadenza.experiment.trackers.import_tracker import need
 from cadenza.experiment.trackers.tracker import Opening, Tracker, metrics_of
 from cadenza.foundation.arguments import path as path_or_none

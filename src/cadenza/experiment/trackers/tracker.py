@@ -15,8 +15,7 @@ from cadenza.callback import Callback, Order
 from cadenza.experiment.journal import AT_MOST, SECONDS
 from cadenza.experiment.media import Medium
 from cadenza.experiment.status import now, state_of
-from cadenza.experiment.trackers.calls import Opening, as_call, metrics_of, outbox_place, version
-from cadenza.experiment.trackers.delivery import Delivery
+from cadenza.experiment.trackers.delivery import Delivery, Opening, as_call, metrics_of, outbox_place, version
 from cadenza.experiment.trackers.outbox import Call
 from cadenza.foundation.arguments import one_of, text
 from cadenza.foundation.background import Background

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cadenza.foundation.tree import walk
-from cadenza.recipes.compose.normalise import TARGET, Lines, Path
+from cadenza.recipes.compose.normalise import NAMED, TARGET, Lines, Path
 from cadenza.recipes.errors import fold
-from cadenza.recipes.schema import NAMED
 
 _NOTHING = object()
 

@@ -13,10 +13,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cadenza.recipes.compose.normalise import Normal
+from cadenza.recipes.compose.normalise import NAMED, OBJECTS, Normal
 from cadenza.recipes.compose.origins import Layer
 from cadenza.recipes.errors import RecipeError, did_you_mean, fold
-from cadenza.recipes.schema import NAMED, OBJECTS
 
 
 class OverrideError(RecipeError):

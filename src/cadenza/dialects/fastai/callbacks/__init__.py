@@ -5,7 +5,6 @@ from cadenza.dialects.fastai.callbacks.fp16 import *
 from cadenza.dialects.fastai.callbacks.hooks import *
 from cadenza.dialects.fastai.callbacks.loss_metrics import *
 from cadenza.dialects.fastai.callbacks.lr_finder import *
-from cadenza.dialects.fastai.callbacks.memory import *
 from cadenza.dialects.fastai.callbacks.misc import *
 from cadenza.dialects.fastai.callbacks.mixup import *
 from cadenza.dialects.fastai.callbacks.phases import *

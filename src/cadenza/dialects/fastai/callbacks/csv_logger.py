@@ -6,8 +6,7 @@ import os
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from cadenza.dialects.fastai.learner_callback import LearnerCallback
-from cadenza.dialects.fastai.recorder import format_time
+from cadenza.dialects.fastai.recorder import LearnerCallback, format_time
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner

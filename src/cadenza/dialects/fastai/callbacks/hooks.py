@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.fastai.recorder import LearnerCallback
 from cadenza.dialects.fastai.torch_core import flatten_model, in_channels, one_param, requires_grad, to_detach
 
 if TYPE_CHECKING:

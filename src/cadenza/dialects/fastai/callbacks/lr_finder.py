@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cadenza.dialects.fastai.callback import Scheduler, annealing_exp
-from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.fastai.recorder import LearnerCallback
 from cadenza.foundation.kept_state import KeptState
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.dialects.fastai.callback import Annealing, Scheduler, annealing_cos, annealing_exp, annealing_linear
-from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.fastai.recorder import LearnerCallback
 from cadenza.foundation.arguments import among, check
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.fastai.recorder import LearnerCallback
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner

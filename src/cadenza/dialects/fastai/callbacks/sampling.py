@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from cadenza.callbacks.training.oversample import balanced, class_indices
-from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.fastai.recorder import LearnerCallback
 from cadenza.foundation.loader_like import loader_like
 
 if TYPE_CHECKING:

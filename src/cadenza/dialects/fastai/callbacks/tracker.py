@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from cadenza.dialects.fastai.callback import Callback
-from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.fastai.recorder import LearnerCallback
 from cadenza.dialects.numeric import numpy as np
 from cadenza.dialects.table import nearest
 from cadenza.foundation.arguments import check

@@ -1,8 +1,9 @@
-"""The table of points as a page and as text."""
+"""The page ``docs/points.md``, made from the table of points."""
 
 from __future__ import annotations
 
-from cadenza.points import EVENTS, FIELDS, POINTS, REQUESTS, SPAN, STAGES, Kind, Point
+from cadenza.cli.commands.points import points_outline
+from cadenza.points import FIELDS, POINTS, REQUESTS, STAGES, Point
 
 _HEAD = """# The points
 
@@ -14,41 +15,9 @@ held for the whole span; `on_x` is the behaviour itself and belongs to the one `
 """
 
 
-def points_text() -> str:
-    """The score as text, indented by span, what is true at each point beside it."""
-    width = max(len(line) for line, _ in _outline())
-    return "\n".join(f"{line:<{width}}  {says}".rstrip() for line, says in _outline())
-
-
-def _outline() -> list[tuple[str, str]]:
-    lines: list[tuple[str, str]] = []
-    seen: set[str] = set()
-
-    def visit(name: str, depth: int) -> None:
-        span = SPAN[name]
-        if name in seen:
-            return lines.append(("  " * depth + f"({name} as above)", ""))
-        seen.add(name)
-        own = [point for point in POINTS.values() if point.span == name]
-        for point in own:
-            if point.kind is not Kind.AFTER and point.name != "on_lr_adjust":
-                lines.append(("  " * depth + point.name, point.says))
-        for inner in span.inside:
-            visit(inner, depth + 1)
-        for point in own:
-            if point.name == "on_lr_adjust" or point.kind is Kind.AFTER:
-                lines.append(("  " * depth + point.name, point.says))
-        return None
-
-    visit("run", 0)
-    lines.append(("events", ""))
-    lines.extend(("  " + name, says) for name, says in EVENTS.items())
-    return lines
-
-
 def points_page() -> str:
     """The source of ``docs/points.md``."""
-    parts = [_HEAD, "## The score\n", "```text", *(line for line, _ in _outline()), "```\n", "## Every point\n"]
+    parts = [_HEAD, "## The score\n", "```text", *(line for line, _ in points_outline()), "```\n", "## Every point\n"]
     parts += ["| point | what is true there | stages | fields alive | requests taken |", "|---|---|---|---|---|"]
     parts += [_row(point) for point in POINTS.values()]
     parts += ["", "## Fields with a life\n", "All other fields of `run` are always there.\n"]

@@ -1,21 +1,46 @@
-"""The model of a run, as its checkpoint keeps it."""
+"""``validate`` and ``test``: the metrics of a run's model, on data that the recipe names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.utils.data import TensorDataset
+import typer
 
-from cadenza.callback import Order
-from cadenza.cli.errors import CommandError
-from cadenza.cli.training import run_named, stored_recipe
-from cadenza.recipes import Recipe
-from cadenza.recipes.building import Built
-from cadenza.recipes.errors import did_you_mean
-from cadenza.resume.collect import load_buffers
+from cadenza.cli.commands.arguments import Allow, Imports, Overrides, Root, RunName, Which
+from cadenza.cli.commands.train import stored_recipe
+from cadenza.cli.terminal import CommandError
+
+if TYPE_CHECKING:
+    from cadenza.recipes import Recipe
+    from cadenza.recipes.building import Built
+
+
+def validate(
+    run: RunName,
+    overrides: Overrides = None,
+    checkpoint: Which = "best",
+    root: Root = "runs",
+    imports: Imports = None,
+    allow: Allow = None,
+) -> None:
+    """Measure a run's model on its validation data."""
+    trained = Trained.of(run, root, checkpoint, overrides or [], imports=imports or [], allow=allow or [])
+    typer.echo(trained.measured("val"))
+
+
+def measure_on_tests(
+    run: RunName,
+    overrides: Overrides = None,
+    checkpoint: Which = "best",
+    root: Root = "runs",
+    imports: Imports = None,
+    allow: Allow = None,
+) -> None:
+    """Measure a run's model on its test data."""
+    trained = Trained.of(run, root, checkpoint, overrides or [], imports=imports or [], allow=allow or [])
+    typer.echo(trained.measured("test"))
 
 
 class Trained:
@@ -35,7 +60,13 @@ class Trained:
         imports: Sequence[str],
         allow: Sequence[str],
     ) -> Trained:
-        folder = run_named(run, root)
+        import torch
+
+        from cadenza.callback import Order
+        from cadenza.experiment.records import find_run
+        from cadenza.resume.collect import load_buffers
+
+        folder = find_run(run, root)
         recipe = stored_recipe(folder, overrides, imports=imports, allow=allow)
         built = recipe.build()
         for callback in built.callbacks.values():
@@ -56,37 +87,6 @@ class Trained:
         metrics = trainer.validate(loader) if stage == "val" else trainer.test(loader)
         width = max((len(name) for name in metrics), default=0)
         return "\n".join([f"{self.checkpoint}", *(f"{name:<{width}}  {value:.6g}" for name, value in metrics.items())])
-
-    def predicted(self, data: str, out: str | None) -> str:
-        """Writes the outputs, and says where."""
-        file = Path(data)
-        loader = self.built.loader(data) if data in ("train", "val", "test") else self._from_file(file)
-        outputs = self.built.trainer.predict(loader)
-        path = Path(out) if out is not None else self.folder / f"predictions-{file.stem}.pt"
-        torch.save(outputs, path)
-        shape = f" of shape {tuple(outputs.shape)}" if isinstance(outputs, torch.Tensor) else ""
-        return f"outputs{shape}: {path}"
-
-    def _from_file(self, file: Path) -> Any:
-        if not file.is_file():
-            known = [*self.built.loaders, *(path.name for path in file.parent.glob("*.pt"))]
-            raise CommandError(f"there is no data {str(file)!r}{did_you_mean(str(file), known)}")
-        inputs = _inputs(file)
-        return self.recipe.plan.loaders["val"].build(TensorDataset(*inputs))
-
-
-def _inputs(file: Path) -> list[torch.Tensor]:
-    if file.suffix == ".npy":
-        import numpy
-
-        return [torch.from_numpy(numpy.load(file, allow_pickle=False))]
-    if file.suffix not in (".pt", ".pth"):
-        raise CommandError(f"{file}: inputs are read from .pt (a tensor or a list of them) or .npy")
-    found = torch.load(file, weights_only=True)
-    parts = list(found) if isinstance(found, list | tuple) else [found]
-    if not parts or not all(isinstance(part, torch.Tensor) for part in parts):
-        raise CommandError(f"{file} holds {type(found).__name__}, not a tensor or a list of tensors")
-    return parts
 
 
 def _read(place: Path, name: str) -> Any:

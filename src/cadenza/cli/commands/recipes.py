@@ -1,21 +1,14 @@
-"""Commands that only show something: ``points`` and ``recipes``."""
+"""``recipes``: the ready recipes, and the quality that each reaches."""
 
 from __future__ import annotations
 
 import typer
 
-
-def points() -> None:
-    """Print every point, in order, and what is true there."""
-    from cadenza.cli.fitting import fitted, terminal_width
-    from cadenza.cli.score import points_text
-
-    typer.echo(fitted(points_text(), terminal_width()))
+from cadenza.cli.terminal import fitted, terminal_width
 
 
 def recipes() -> None:
     """List the ready recipes, and the quality that each reaches."""
-    from cadenza.cli.fitting import fitted, terminal_width
     from cadenza.recipes.recipe import ready_recipes
 
     found = ready_recipes()

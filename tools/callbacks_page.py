@@ -7,8 +7,7 @@ import re
 
 import cadenza.callbacks
 import cadenza.experiment
-from cadenza.callback import Callback, Order
-from cadenza.callbacks import Schedule
+from cadenza.callback import Callback
 from cadenza.experiment import Tracker
 
 _HEAD = """# Ready callbacks
@@ -19,28 +18,23 @@ sense in a loop of your own, it is there as a plain function too.
 
 """
 
-_CHANGING, _RATES = "Changing the training", "Learning rates and batch sizes"
-_GUARDING, _MEASURING, _SHOWING = "Guarding and stopping", "Measuring", "Showing and reporting"
-_KEEPING = "Keeping the record of a run"
-_GROUPS = (_CHANGING, _RATES, _GUARDING, _MEASURING, _SHOWING, _KEEPING)
-_PLACES = {
-    "AllPredictionsSame": _GUARDING,
-    "BatchSizeFinder": _RATES,
-    "EarlyStopping": _GUARDING,
-    "HangWatch": _GUARDING,
-    "LRFinder": _RATES,
-    "NaNGuard": _GUARDING,
-    "PreciseBatchNorm": _CHANGING,
-    "TimeLimit": _GUARDING,
-    "WeightAverage": _CHANGING,
+_TITLES = {
+    "callbacks.training": "Changing the training",
+    "callbacks.rates": "Learning rates and batch sizes",
+    "callbacks.guards": "Guarding and stopping",
+    "callbacks.measuring": "Measuring the model",
+    "callbacks.profiling": "Measuring time and memory",
+    "callbacks.showing": "Showing and reporting",
+    "callbacks.checkpoint": "Saving and resuming",
+    "experiment": "Keeping the record of a run",
 }
-"""Where a callback stands if its order in a run does not say it."""
+"""The heading for each folder of callbacks, in the order of the page."""
 
 
 def callbacks_page() -> str:
     """The source of ``docs/callbacks.md``."""
     classes = ready_callbacks()
-    groups = {title: [cls for cls in classes if _group(cls) == title] for title in _GROUPS}
+    groups = {title: [cls for cls in classes if _group(cls) == title] for title in _TITLES.values()}
     parts = [_HEAD]
     for title, members in groups.items():
         if members:
@@ -62,12 +56,8 @@ def ready_callbacks() -> list[type[Callback]]:
 
 
 def _group(cls: type[Callback]) -> str:
-    if cls.__module__.startswith("cadenza.experiment"):
-        return _KEEPING
-    if issubclass(cls, Schedule):
-        return _RATES
-    by_order = _CHANGING if cls.order < Order.MEASURE else _MEASURING if cls.order < Order.REPORT else _SHOWING
-    return _PLACES.get(cls.__name__, by_order)
+    module = cls.__module__.removeprefix("cadenza.")
+    return next(title for folder, title in _TITLES.items() if f"{module}.".startswith(f"{folder}."))
 
 
 def _first_sentence(cls: type[Callback]) -> str:
