@@ -124,9 +124,9 @@ def compiled(folder: Path, callbacks: list[Callback]) -> None:
 
 def traced(folder: Path, callbacks: list[Callback]) -> None:
     """Compiled but for the compiler itself, which takes seconds: what was traced is played as it is."""
-    from cadenza.execution.recorded import compiled
+    from cadenza.execution.recorded import compiled as recorder
 
-    compiled.compile_graph = lambda graph, inputs: graph
+    recorder.compile_graph = lambda graph, inputs: graph
     compiled(folder, callbacks)
 
 
