@@ -25,7 +25,7 @@ class SAM(Callback):
 
     def before_step(self, run):
         kept = climb(run.module, self.radius)
-        run.again()  # clears the gradients and plays forward, loss and backward of this batch once more
+        run.recompute()  # clears the gradients and plays forward, loss and backward of this batch once more
         put_back(kept)
 
 

@@ -3,6 +3,7 @@ and are not failed by a slow machine."""
 
 import gc
 import logging
+import os
 import signal
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import HealthCheck, settings
 torch.set_num_threads(1)
 settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
+
+os.environ["RAY_TQDM_PATCH_PRINT"] = "0"  # or Ray replaces print in this process, and later tests see another function
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)

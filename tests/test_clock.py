@@ -129,6 +129,14 @@ def test_seconds_pass_only_between_start_and_pause(monkeypatch: pytest.MonkeyPat
     assert clock.seconds == 7
 
 
+def test_no_time_passes_between_two_fits() -> None:
+    model = tiny_classifier()
+    trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss(), device="cpu")
+    for _ in range(2):
+        trainer.fit(tiny_loader(), epochs=1)
+        assert trainer.clock.seconds == trainer.clock.seconds > 0
+
+
 def test_state_goes_round_through_json() -> None:
     clock = Clock()
     clock.batches, clock.steps, clock.samples, clock.tokens, clock.epochs = 9, 8, 7, 6, 5

@@ -23,6 +23,7 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT)]
 
 from dialect_tables import dialects_page, table  # noqa: E402
 from figures import with_figures  # noqa: E402
+from rooms import import_table, picture, rooms_table  # noqa: E402
 from tests.dialects.checklist import checklists  # noqa: E402
 
 HEAD = '''\
@@ -77,6 +78,17 @@ def loop_page() -> str:
     return page
 
 
+def architecture_page() -> str:
+    """``docs/architecture.md`` with its tables as the source is now."""
+    made = {"rooms": rooms_table(), "imports": import_table()}
+
+    def fill(match: re.Match[str]) -> str:
+        return f"<!-- {match[1]} -->\n{made[match[1]]}\n<!-- end -->"
+
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    return re.sub(r"<!-- (rooms|imports) -->\n.*?<!-- end -->", fill, page, flags=re.DOTALL)
+
+
 RECORDINGS = ROOT / "tests" / "dialects" / "recordings"
 
 
@@ -105,6 +117,8 @@ def dialects_and_checks() -> str:
 
 FILES = {
     "src/cadenza/_stubs.py": stubs,
+    "docs/architecture.md": architecture_page,
+    "docs/images/rooms.svg": picture,
     "docs/points.md": points_page,
     "docs/loop.md": loop_page,
     "docs/callbacks.md": callbacks_page,

@@ -3,7 +3,8 @@
 ``python tools/mutate.py --results FILE`` draws mutants of the loop, the step, checkpoints and resume with a seed. It
 tries each in a temporary copy against the tests that call the changed function, first those that call little else, for
 at most 60 seconds; with ``--jobs N``, N of them at a time. FILE gets one line of JSON for each mutant; a second call
-continues where the first ended.
+continues where the first ended. A mutant that does not end within the limit does not count as noticed, since a busy
+machine does the same: try it again with --survivors and a higher --limit.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,7 +34,7 @@ AREAS = {
         "tests/engine tests/execution",
     ),
     "step": (
-        "execution/action execution/eager execution/step execution/forward engine/verbs",
+        "execution/action execution/eager execution/step execution/forward engine/stack",
         "tests/engine tests/execution",
     ),
     "checkpoint": (
@@ -47,6 +49,8 @@ AREAS = {
 }
 """The modules of each area, and the folders of its tests; of ``tests/callbacks`` those about checkpoints."""
 LIMIT = 60.0
+ENDS = {0: "survived", 1: "killed", 5: "no tests"}
+"""How pytest ended, by its exit code. Any other: it ran no tests, as after an import that fails."""
 FILES = 12
 SAID = "said.txt"
 ELSEWHERE = {"test_certificate", "test_signals"}
@@ -279,7 +283,7 @@ def end_of(child: int, until: float) -> str | None:
     if not ended:
         os.waitpid(child, 0)
         return "hung"
-    return {0: "survived", 5: "no tests"}.get(os.waitstatus_to_exitcode(status), "killed")
+    return ENDS.get(os.waitstatus_to_exitcode(status), "not run")
 
 
 def main() -> None:
@@ -340,7 +344,7 @@ def calls_of(areas: list[str], copies: list[Path], options: argparse.Namespace) 
             assert ended.task.calls is not None
             file, calls = ended.task.words[-1], ended.task.calls
             known[file] = [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else []
-            if ended.how in ("killed", "hung"):
+            if ended.how in ("killed", "hung", "not run"):
                 print(f"{ended.how} without a change: {file}: {ended.said[-1500:]}", flush=True)
             with kept.open("a", encoding="utf-8") as out:
                 out.write(json.dumps({"file": file, "calls": known[file]}) + "\n")
@@ -365,8 +369,10 @@ def try_all(drawn: list[Mutant], copies: list[Path], options: argparse.Namespace
         tests = len(ended.task.words) - 4
         keep(options.results, ended.task.mutant, ended.how, ended.seconds, tests, ended.said)
     rows = read(options.results)
-    survivors = [row for row in rows if row["ended"] in ("survived", "no tests")]
-    print(f"{len(rows)} mutants, {len(rows) - len(survivors)} noticed, {len(survivors)} not")
+    ends = Counter(str(row["ended"]) for row in rows)
+    missed = ends["survived"] + ends["no tests"]
+    print(f"{len(rows)} mutants drawn with seed {options.seed}: {ends['killed']} noticed, {missed} not", end="")
+    print(f", {ends['hung']} did not end within the limit, {ends['not run']} could not be imported")
 
 
 def keep(results: Path, mutant: Mutant, ended: str, seconds: float, tests: int, said: str) -> None:

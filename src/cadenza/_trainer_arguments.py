@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +14,7 @@ from cadenza.clock import Duration
 from cadenza.data import length_of
 from cadenza.distributed import World
 from cadenza.engine.trainer_state import Training
+from cadenza.foundation.suggest import nearest_name, suggestion
 from cadenza.foundation.warn import warn
 from cadenza.registration.checks import CallbackError, adopt, check_callback, check_together
 
@@ -103,7 +103,7 @@ def check_trainable(training: Training) -> None:
 
 def tell_of_no_validation(run: Run, every: Duration) -> None:
     """Warns if ``validate_every`` cannot have an effect: nothing is there to be validated, or the fit ends before."""
-    if not run.is_main or run._resume is not None:  # which may owe one that was due before
+    if not run.is_main or run.is_resuming:  # which may owe one that was due before
         return
     says_when_to_test = run.test_loaders is not None and every.unit == "epochs"
     if run.val_loader is None and not says_when_to_test:
@@ -157,10 +157,9 @@ def _named(device: Any) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        near = ["cuda"] if device == "gpu" else get_close_matches(str(device), ("auto", "cpu", "cuda", "mps"), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = "cuda" if device == "gpu" else nearest_name(str(device), ("auto", "cpu", "cuda", "mps"))
         raise type(error)(
-            f'device must be "auto", "cpu", "cuda", "cuda:1", "mps" or a torch.device, not {device!r}{hint}'
+            f'device must be "auto", "cpu", "cuda", "cuda:1", "mps" or a torch.device, not {device!r}{suggestion(near)}'
         ) from error
 
 

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza._stubs import Stubs
+from cadenza.foundation.arguments import check, one_of
 from cadenza.points import POINTS, Kind
 
 if TYPE_CHECKING:
@@ -188,10 +189,8 @@ class Watch(Callback):
     """Says which metric decides what is best, so that ``after_best`` is played when it improves."""
 
     def __init__(self, monitor: str, mode: str | None = None) -> None:
-        if not isinstance(monitor, str) or not monitor:
-            raise TypeError(f"what is watched is the name of a metric, not {monitor!r}")
-        if mode not in (None, "min", "max"):
-            raise ValueError(f'mode is "min" or "max", not {mode!r}')
+        check(isinstance(monitor, str) and monitor, "what is watched is the name of a metric", monitor, TypeError)
+        one_of("mode", mode, ("min", "max"), or_none=True)
         self.monitor = monitor
         self.mode = mode
 

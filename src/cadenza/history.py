@@ -6,13 +6,15 @@ Values stay where they were made. A device tensor is read when somebody looks at
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from cadenza.foundation.suggest import did_you_mean
 
 PLACES = frozenset(("kind", "epoch", "step", "batch", "stage", "mode"))
 """What a row says of where it was written; no metric can be called so."""
@@ -26,6 +28,18 @@ class Best:
     value: float
     epoch: int
     step: int
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The one metric that decides what is best."""
+
+    name: str
+    mode: str
+    who: str
+
+    def better(self, value: float, best: float) -> bool:
+        return not math.isnan(value) and (value < best if self.mode == "min" else value > best)
 
 
 def as_scalar(name: object, value: object, *, copy: bool = True) -> float | Tensor:
@@ -65,8 +79,7 @@ def read(values: Iterable[float | Tensor]) -> list[float]:
 def unknown_metric(name: str, known: Iterable[str]) -> str:
     """What to say when ``name`` is asked for and does not exist."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    hint = did_you_mean(name, names, ".", cutoff=0.4)
     return f"no metric {name!r}{hint} Known: {', '.join(names) if names else 'none yet'}"
 
 
@@ -184,8 +197,10 @@ class History:
 
     def to_frame(self, kind: str | None = "epoch") -> Any:
         """The rows as a pandas data frame."""
-        import pandas
-
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("to_frame needs pandas: pip install 'cadenza[pandas]'", name="pandas") from error
         return pandas.DataFrame(self.to_rows(kind))
 
     def __getitem__(self, name: str) -> list[float]:

@@ -170,7 +170,7 @@ def zero_grad(optimizer: Optimizer) -> None:
 def followed(run: Run) -> str | None:
     """The metric that a plateau schedule follows: the watched one, else the loss of validation, or without validation
     that of training. None in an epoch that did not measure it."""
-    name = run._plan.watch.name if run._plan.watch else "train/loss" if run.val_loader is None else "val/loss"
+    name = run.watch.name if run.watch else "train/loss" if run.val_loader is None else "val/loss"
     return name if run.measured(name) else None
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch.nn import Module
@@ -20,6 +18,7 @@ from cadenza.execution.executor import Executor
 from cadenza.execution.options import Execution
 from cadenza.execution.step import needs_closure
 from cadenza.foundation.warn import warn
+from cadenza.history import Watched
 from cadenza.main_callback import MainCallback
 from cadenza.points import BEHAVIOURS, POINTS, STAGES, Kind, Point
 from cadenza.registration.checks import CallbackError, check_callback, check_together
@@ -34,18 +33,6 @@ _open: list[weakref.ref[Run]] = []
 
 _trained_with: dict[int, tuple[weakref.ref[Callback], weakref.ref[Module]]] = {}
 """The model that a callback with a state was last trained with, by the identity of the callback."""
-
-
-@dataclass(frozen=True)
-class Watched:
-    """The one metric that decides what is best."""
-
-    name: str
-    mode: str
-    who: str
-
-    def better(self, value: float, best: float) -> bool:
-        return not math.isnan(value) and (value < best if self.mode == "min" else value > best)
 
 
 class StageScore:
@@ -90,13 +77,14 @@ class Plan:
         instrument: Instrument | None = None,
         *,
         every_rank: bool = False,
+        given: Sequence[Callback] | None = None,
     ) -> None:
         self.optimizers = run.optimizers
-        self.given = tuple(callbacks)
+        self.given = tuple(callbacks if given is None else given)
         """Those of all ranks, in the order in which they were given."""
         self.executor = run._executor = run._executor or Executor(run.training_state.execution or Execution(), run)
         self.together = run.world_size > 1 and not every_rank
-        self.declared = declared_skips(callbacks) if self.together else 0
+        self.declared = declared_skips(self.given) if self.together else 0
         self._strategy = run.training_state.strategy
         self.callbacks, self.main = arrange(callbacks, None if every_rank else (run.rank, run.local_rank))
         self._instrument = instrument
@@ -256,7 +244,7 @@ def warn_of_another_model(callbacks: Sequence[Callback], run: Run) -> None:
 
 def _was_elsewhere(callback: Callback, run: Run) -> bool:
     known = _trained_with.get(id(callback))
-    return known is not None and known[1]() is not run.module and run._resume is None
+    return known is not None and known[1]() is not run.module and not run._resume.is_resuming
 
 
 def arrange(callbacks: Sequence[Callback], ranks: tuple[int, int] | None) -> tuple[tuple[Callback, ...], MainCallback]:

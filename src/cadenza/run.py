@@ -17,21 +17,21 @@ from cadenza.engine import boundaries, lifecycle, nested_passes, passes
 from cadenza.engine.dispatch import Exits, note
 from cadenza.engine.error_hints import hint
 from cadenza.engine.fields import NOTHING, UNWEIGHTED
+from cadenza.engine.fresh_start import FRESH_START, FreshStart
+from cadenza.engine.processes import ALONE, Processes
 from cadenza.engine.properties import Facts
-from cadenza.engine.requests import SAVED
-from cadenza.engine.stack import Epoch, Frame, Outside, Pass
+from cadenza.engine.requests import EXCHANGE, SAVED
+from cadenza.engine.stack import NO_VERBS, Epoch, Frame, Outside, Pass, Verbs
 from cadenza.engine.stalled import check_gradients
-from cadenza.engine.verbs import NO_VERBS, Verbs
+from cadenza.foundation.arguments import whole
 from cadenza.history import History, Metrics
 from cadenza.points import Point
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
-    from cadenza.distributed.agreement.process_group import Ensemble
     from cadenza.engine.trainer_state import Training
     from cadenza.execution.executor import Executor
     from cadenza.plan import Plan
-    from cadenza.resume.restore import Resume
 
 
 class Run(Facts):
@@ -64,7 +64,10 @@ class Run(Facts):
         self.error: BaseException | None = None
         self.loss_weight: float | Tensor = UNWEIGHTED
         self.scaler: Any = None
-        self._casting: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+        """What the model is called in by forwards beside the training, which run no points; ``Precision`` sets it."""
+        self.carries_gradients = False
+        """Whether gradients that wait for a step when an epoch ends are kept for the next one."""
         self.stop_reason: str | None = None
         self.saved: str | None = None
         self._make_plan = make_plan
@@ -83,7 +86,6 @@ class Run(Facts):
         self._held = False
         self._idle = 0
         self._had_held = False
-        self._carries = False
         self._in_backward = False
         self._stepped_itself = False
         self._first: tuple[Any, Any] | None = None
@@ -99,14 +101,14 @@ class Run(Facts):
         self._failing: BaseException | None = None
         self._owed: BaseException | None = None
         self._removed: list[Callback] = []
-        self._ensemble: Ensemble | None = None
+        self._processes: Processes = ALONE
         self._playing: Callback | None = None
         self._exchange: Callable[[Run], None]
         self._last_step = sys.maxsize
         self._began = (self.clock.epochs, self.clock.steps)
         self._ending = False
         self._committed: list[str] = []
-        self._resume: Resume | None = None
+        self._resume: FreshStart = FRESH_START
         self._feeds: dict[str, tuple[Any, Any]] = {}
         self._feed_states: dict[str, Any] = {}
         self._cadences: dict[str, Cadence] = {}
@@ -131,6 +133,11 @@ class Run(Facts):
         """The mean loss over ``loader`` as ``{"loss": …}``. Plays no points; fields, modes and RNG are as before."""
         return nested_passes.evaluate(self, loader)
 
+    def between_iterations(self, function: Callable[[Run], None]) -> None:
+        """Calls ``function`` with the run once, between this iteration and the next."""
+        self._exchange = function
+        self._asked |= EXCHANGE
+
     def tell_saved(self, names: Iterable[str]) -> None:
         """Lets ``after_save`` be played at the next safe point, once for each checkpoint that was committed."""
         self._committed.extend(names)
@@ -139,19 +146,19 @@ class Run(Facts):
 
     def from_any_rank(self, value: Any) -> Any:
         """The value of the first process that has one, on all of them; None if none has. All of them must ask."""
-        return value if self._ensemble is None else self._ensemble.from_any(value)
+        return self._processes.from_any(value)
 
     def from_main(self, value: Any) -> Any:
         """The value of rank 0 on all processes. All of them must ask."""
-        return value if self._ensemble is None else self._ensemble.from_main(value)
+        return self._processes.from_main(value)
 
     def joined(self, outputs: list[Any], counts: list[int]) -> tuple[list[Any], list[int]]:
         """Under many processes what all of them made of their batches, in the order of the data set."""
-        return (outputs, counts) if self._ensemble is None else self._ensemble.joined(outputs, counts)
+        return self._processes.joined(outputs, counts)
 
-    def again(self) -> Tensor:
-        """Plays zero_grad, forward, loss and backward of this batch once more; for use inside a step."""
-        return self._verbs.again(self)
+    def recompute(self) -> Tensor:
+        """Runs zero_grad, forward, loss and backward of this batch once more inside a step; returns the new loss."""
+        return self._verbs.recompute(self)
 
     def step_optimizer(self, optimizer: Optimizer) -> None:
         """Steps one optimizer as this run needs it: through the fp16 scaler, with a closure where it wants one."""
@@ -162,8 +169,8 @@ class Run(Facts):
     def limit(self, epochs: int | None = None, steps: int | None = None) -> None:
         """Sets how much further this fit goes."""
         for name, amount in (("epochs", epochs), ("steps", steps)):
-            if amount is not None and (not isinstance(amount, int) or isinstance(amount, bool) or amount < 1):
-                raise ValueError(f"{name} must be a whole number of at least 1, not {amount!r}")
+            if amount is not None:
+                whole(name, amount, 1)
         if epochs is not None and steps is not None:
             raise ValueError("give epochs or steps, not both")
         self._began = (self.clock.epochs, self.clock.steps)
@@ -174,8 +181,7 @@ class Run(Facts):
         """Tells the loop when a multiple of ``interval`` was passed. A resumed run knows what the loop was told."""
         key = str(Duration.interval(interval))
         if key not in self._cadences:
-            together = None if self._ensemble is None else self._ensemble.cadence(self, interval)
-            self._cadences[key] = together or Cadence(interval, self.clock)
+            self._cadences[key] = self._processes.cadence(self, interval)
         return self._cadences[key]
 
     def epochs(self) -> Iterator[int]:
@@ -250,12 +256,12 @@ class Run(Facts):
     @property
     def is_finished(self) -> bool:
         """Whether this run resumes one that had ended, so that nothing is left to do."""
-        return self._resume is not None and self._resume.is_finished(self)
+        return self._resume.is_finished(self)
 
     def take_back(self) -> None:
         """Loads what is to be resumed without playing a point."""
-        resume, self._resume = self._resume, None
-        if resume is not None:
+        resume, self._resume = self._resume, FRESH_START
+        if resume.is_resuming:
             lifecycle.seed(self)
             resume.load_ended(self, self._make_plan(self).callbacks)
 

@@ -49,6 +49,7 @@ from cadenza.registration.checks import (
     stands_for,
 )
 from cadenza.replay.replay import ReplayResult, replay
+from cadenza.resume.collect import beginning
 from cadenza.resume.restore import Resume, find
 from cadenza.run import Run
 
@@ -98,6 +99,7 @@ class Trainer:
             device=choose_device(device, world),
             strategy=chosen,
             world=world,
+            beginning=beginning,
             experiment=experiment,
             seed=seed_of(seed, experiment),
             execution=options,
@@ -247,8 +249,8 @@ class Trainer:
         run._arguments["resume"] = None if resume is None else "given"
         found = None if resume is None else self._find(run, resume)
         if found is not None:
-            run._resume = Resume(found.state, found.name)
-            run._resume.limit(run, epochs, steps)
+            run._resume = resumed = Resume(found.state, found.name)
+            resumed.limit(run, epochs, steps)
         return run
 
     def _find(self, run: Run, resume: Any) -> Any:

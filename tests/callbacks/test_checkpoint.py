@@ -77,6 +77,7 @@ def test_what_is_asked_for_in_a_validation_is_saved_when_the_epoch_ends(tmp_path
     [
         ({"every": "3 batches"}, "epochs, steps or time"),
         ({"every": "runs/first"}, "is not a duration.*; a folder is given as to='runs/first'"),
+        ({"every": "3 stepss"}, "unit 'stepss' is unknown; use [^;]*$"),
         ({"keep_last": 0}, "keep_last must be a whole number of at least 1"),
         ({"keep_best": True}, "keep_best"),
         ({"mode": "lowest"}, '"min" or "max"'),

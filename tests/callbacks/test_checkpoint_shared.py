@@ -174,6 +174,13 @@ def test_a_file_in_a_checkpoint_names_its_folder(tmp_path: Path) -> None:
         trainer().fit(loader(), epochs=1, resume=tmp_path / name / "model.safetensors")
 
 
+def test_a_checkpoint_without_its_number_is_said(tmp_path: Path) -> None:
+    name = Shelf(tmp_path).write("v1", small_state(1.0))
+    (tmp_path / name).rename(tmp_path / "best")
+    with pytest.raises(ValueError, match=r"best was renamed: the folder of a checkpoint begins with its number"):
+        trainer().fit(loader(), epochs=1, resume=tmp_path / "best")
+
+
 @pytest.mark.parametrize("inside", ["", "deeper/checkpoints"])
 @pytest.mark.parametrize("resume", [None, "auto"])
 def test_checkpoints_do_not_go_into_a_file(inside: str, resume: Any, tmp_path: Path) -> None:

@@ -38,6 +38,12 @@ def test_a_file_of_weights_goes_both_ways(tmp_path: Path) -> None:
     assert same(first, third)
 
 
+def test_a_file_without_values_goes_both_ways(tmp_path: Path) -> None:
+    path = tmp_path / "empty.safetensors"
+    save_weights(path, nn.ParameterList([torch.empty(0, 3)]))
+    assert [tuple(weight.shape) for weight in load_weights(path).values()] == [(0, 3)]
+
+
 def test_tied_weights_are_known_by_both_names(tmp_path: Path) -> None:
     tied = nn.Sequential(nn.Embedding(7, 3), nn.Linear(3, 7, bias=False))
     tied[1].weight = tied[0].weight

@@ -186,7 +186,7 @@ def test_what_may_be_right_is_not_reported(body: str) -> None:
         ("on_iter_forward", "compute(run)\nprint(run.loss)"),
         ("on_iter_loss", "super().on_iter_loss(run)\nrun.loss = run.loss * 2"),
         ("on_train_forward", "self.on_iter_forward(run)\nprint(run.output)"),
-        ("on_iter_step", "run.again()\nprint(run.loss)"),
+        ("on_iter_step", "run.recompute()\nprint(run.loss)"),
         ("before_fetch", "run.batch = 1\nrun.inputs = 2"),
         ("around_iter", "yield\nprint(run.loss)"),
         ("around_forward", "x = run.output"),

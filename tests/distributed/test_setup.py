@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 import time
@@ -12,7 +13,18 @@ from torch import nn
 
 import cadenza
 from cadenza import Callback, MainCallback, When
-from cadenza.callbacks import Accumulate, Checkpoint, EarlyStopping, Evaluate, Freeze, GradientClip, Progress, Timer
+from cadenza.callbacks import (
+    Accumulate,
+    Checkpoint,
+    CostLedger,
+    EarlyStopping,
+    Evaluate,
+    Freeze,
+    GradientClip,
+    NaNGuard,
+    Progress,
+    Timer,
+)
 from cadenza.callbacks.measuring.result_packages import ClassificationResults
 from cadenza.distributed import DDP
 from cadenza.distributed.agreement.compare_setup import difference
@@ -38,6 +50,11 @@ class OnMain(Counts):
 
 class Skips(Callback):
     asks = frozenset({"skip_step"})
+
+
+class MaySkip(Counts):
+    def __init__(self, *requests):
+        self.asks = frozenset(requests)
 
 
 class Exchanges(Callback):
@@ -128,6 +145,29 @@ def own_loop():
     return ended(lambda: loop(1 if on_rank_0() else 2))
 
 
+def buffered(*names):
+    def make():
+        model = tiny_classifier()
+        for name in names:
+            model.register_buffer(name, torch.zeros(2))
+        return {"model": model}
+
+    return make
+
+
+def renamed(*names):
+    return lambda: {"model": nn.Sequential(nn.Flatten(), nn.ModuleDict({name: nn.Linear(4, 4) for name in names}))}
+
+
+def ledger():
+    return CostLedger(every=2, budget=None, stream=io.StringIO())
+
+
+def lazy():
+    """Parameters without a shape, which torch refuses with what to do."""
+    return fit(*[lambda: {"model": nn.Sequential(nn.Flatten(), nn.LazyLinear(3))}] * 2)
+
+
 def two_of(first, second):
     return having(first, second), having(second, first)
 
@@ -139,6 +179,18 @@ DIFFERENT = {
     "other n of Accumulate": (
         [having(lambda: Accumulate(2)), having(lambda: Accumulate(3))],
         "Accumulate.n is 2 on rank 0 and 3 on rank 1",
+    ),
+    "carry of Accumulate": (
+        [having(lambda: Accumulate(2)), having(lambda: Accumulate(2, carry=True))],
+        "Accumulate.carry is False on rank 0 and True on rank 1",
+    ),
+    "action of NaNGuard": (
+        [having(lambda: NaNGuard(action="skip")), having(lambda: NaNGuard(action="stop"))],
+        "NaNGuard.action is skip on rank 0 and stop on rank 1",
+    ),
+    "may skip on rank 0 alone": (
+        [having(lambda: MaySkip("skip_step")), having(MaySkip)],
+        "MaySkip.asks is skip_step on rank 0 and nothing on rank 1",
     ),
     "Evaluate on rank 0": ([having(lambda: Evaluate(ClassificationResults())), nothing], "Evaluate is among"),
     "EarlyStopping on rank 1": ([nothing, having(lambda: EarlyStopping("val/loss"))], "EarlyStopping is among"),
@@ -180,6 +232,18 @@ DIFFERENT = {
         "validate_every is 1 epoch on rank 0 and 2 steps on rank 1",
     ),
     "another layer": ([wide(8), wide(9)], "The parameter 1.weight is (8, 4) float32 on rank 0 and (9, 4) float32"),
+    "another buffer": (
+        [nothing, buffered("mean")],
+        "The buffer mean is not there on rank 0 and (2,) float32 on rank 1",
+    ),
+    "buffers in another order": (
+        [buffered("mean", "spread"), buffered("spread", "mean")],
+        "The buffers are in another order on rank 1 than on rank 0",
+    ),
+    "parameters in another order": (
+        [renamed("a", "b"), renamed("b", "a")],
+        "The parameters are in another order on rank 1 than on rank 0",
+    ),
     "other flags of DDP": (
         [nothing, lambda: {"strategy": DDP(static_graph=True)}],
         "strategy is DDP() on rank 0 and DDP(static_graph=True) on rank 1",
@@ -201,10 +265,16 @@ OTHERS = {
 }
 HARMLESS = {
     "progress on rank 0": [having(Progress), nothing],
+    "a ledger on rank 0": [having(ledger), nothing],
+    "a ledger on both, and a rank that may skip": [having(ledger, lambda: MaySkip("skip_step"))] * 2,
     "a timer on rank 1": [nothing, having(Timer)],
     "a function of one's own on rank 0": [having(Prints), nothing],
     "for rank 0 by its class": [having(OnMain), nothing],
     "for rank 0 on both": [having(OnMain), having(OnMain)],
+    "buffers that are not sent": [
+        lambda: {"strategy": DDP(broadcast_buffers=False)},
+        lambda: {"strategy": DDP(broadcast_buffers=False), **buffered("mean")()},
+    ],
     "own loaders and labels": [lambda: {"train_loader": tiny_loader(seed=1)}, nothing],
 }
 
@@ -214,9 +284,10 @@ def answers():
     scenarios = [(fit, makers) for makers, _ in DIFFERENT.values()]
     scenarios += [(scenario, ()) for scenario in OTHERS]
     scenarios += [(fit, makers) for makers in HARMLESS.values()]
+    scenarios += [(lazy, ())]
     with tempfile.TemporaryDirectory() as folder:
         both = ranks(play, folder, scenarios, results="all")
-    return dict(zip([*DIFFERENT, *OTHERS, *HARMLESS], zip(*both, strict=True), strict=True))
+    return dict(zip([*DIFFERENT, *OTHERS, *HARMLESS, lazy], zip(*both, strict=True), strict=True))
 
 
 @pytest.mark.parametrize("name", [*DIFFERENT, *OTHERS], ids=lambda one: getattr(one, "__name__", one))
@@ -232,6 +303,11 @@ def test_a_difference_is_an_error_on_all_ranks(answers, name):
 @pytest.mark.parametrize("name", HARMLESS)
 def test_callbacks_that_need_no_other_rank_may_differ(answers, name):
     assert [error for error, _ in answers[name]] == [None, None]
+
+
+def test_parameters_that_have_no_shape_yet_get_the_error_of_torch(answers):
+    for error, _ in answers[lazy]:
+        assert "Run a dummy forward pass" in error
 
 
 def test_ranks_that_differ_alike_are_named_together():

@@ -51,7 +51,7 @@ class Sharp(MainCallback):
     """The step of sharpness-aware minimisation: up along the gradient, a second gradient there, down from below."""
 
     def on_iter_step(self, run):
-        sharpen(run.module, run.again, run.optimizer.step)
+        sharpen(run.module, run.recompute, run.optimizer.step)
 
 
 def sharpen(model, evaluate_again, step) -> None:
@@ -83,6 +83,13 @@ def test_a_batch_played_again_is_the_loop_written_by_hand():
     again = ["after_zero_grad", "before_forward", "after_backward"]
     assert recorder.trace[:7] == ["before_forward", "after_backward", "before_step", *again, "after_step"]
     assert trainer.clock.steps == 2
+
+
+def test_requests_are_taken_again_after_a_batch_was_played_again():
+    trainer = make_trainer(Sharp())
+    trainer.on("before_forward")(lambda run: run.skip_batch() if run.batch_idx == 1 else None)
+    trainer.fit(batches(3), epochs=1)
+    assert (trainer.clock.batches, trainer.clock.steps) == (3, 2)
 
 
 def lbfgs(parameters):
@@ -121,7 +128,7 @@ def test_what_cannot_be_met_with_a_closure_is_refused():
 def test_a_batch_cannot_be_played_again_when_gradients_are_held_from_others() -> None:
     trainer = make_trainer()
     trainer.on("before_forward")(lambda run: run.hold_step() if run.batch_idx == 0 else None)
-    trainer.on("before_step")(lambda run: run.again())
+    trainer.on("before_step")(lambda run: run.recompute())
     with pytest.raises(RuntimeError, match="held from earlier batches"):
         trainer.fit(batches(3), epochs=1)
 

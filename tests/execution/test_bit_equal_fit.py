@@ -270,7 +270,7 @@ def test_a_batch_played_again_has_the_same_weight() -> None:
     @trainer.on("before_step")
     def again(run: Any) -> None:
         gradients.append(weight.grad.clone())
-        run.again()
+        run.recompute()
         gradients.append(weight.grad.clone())
 
     trainer.fit(list(tiny_loader(8)), epochs=1)

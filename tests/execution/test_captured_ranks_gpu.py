@@ -104,7 +104,7 @@ class Twice(Callback):
     def before_step(self, run: Run) -> None:
         for parameter in run.module.parameters():
             parameter.grad = None
-        run.again()
+        run.recompute()
 
 
 class InTurns(Callback):

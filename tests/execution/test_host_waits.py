@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from cadenza import Callback, Trainer
+from cadenza.execution.recorded.host_sync import noting_synchronize
 from cadenza.testing import Recorder, tiny_classifier, tiny_loader
 
 READS = ("item", "cpu", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__", "__complex__")
@@ -124,3 +126,12 @@ def test_predictions_stay_where_they_are_if_asked(batches: Any, request: pytest.
     request.getfixturevalue("no_host_reads")
     outputs = trainer.predict(batches[0], device=None)
     assert outputs.shape == (20, 3)
+
+
+def test_calls_of_synchronize_are_noted_with_their_caller() -> None:
+    owners: tuple[Any, ...] = (torch.cuda, torch.accelerator, torch.cuda.Event)
+    before, callers = [owner.synchronize for owner in owners], []
+    with noting_synchronize(lambda caller: callers.append(caller.f_code.co_name)), contextlib.suppress(Exception):
+        torch.cuda.synchronize()  # fails where there is no CUDA, after it was noted
+    assert callers == ["test_calls_of_synchronize_are_noted_with_their_caller"]
+    assert [owner.synchronize for owner in owners] == before

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cadenza.engine.deferred import OnPage
+from cadenza.engine.fields import OnPage
 from cadenza.engine.running_mean import Mean
 from cadenza.execution.recorded import graph_buffers
 from cadenza.execution.recorded.graph_buffers import LINES, Inputs, Losses, common_word

@@ -15,7 +15,7 @@ from cadenza.experiment.jsonl_file import LinesFile, read_lines
 from cadenza.experiment.media import bins
 from cadenza.experiment.png import png_bytes
 from cadenza.experiment.recipe_text import flat, yaml_text
-from cadenza.experiment.report.thinning import thinned
+from cadenza.foundation.thinning import thinned
 
 # Rows ---------------------------------------------------------------------------------------------------------------
 

@@ -189,7 +189,7 @@ def test_a_class_in_place_of_an_instance() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [print, lambda run: None, 3, "after_epoch", None],
+    [plain, lambda run: None, 3, "after_epoch", None],
     ids=lambda value: getattr(value, "__name__", repr(value)),
 )
 def test_what_is_no_callback(wrong: Any) -> None:
@@ -256,7 +256,7 @@ def test_a_function_at_a_behaviour_would_never_be_called() -> None:
     for behaviour in (name for name in POINTS if name.startswith("on_")):
         with pytest.raises(CallbackError, match="MainCallback"):
             made().on(behaviour)(lambda run: None)
-    refused(callback_with(plays=lambda self: {"on_iter_loss": print}), "on_iter_loss", "MainCallback")
+    refused(callback_with(plays=lambda self: {"on_iter_loss": plain}), "on_iter_loss", "MainCallback")
 
 
 def test_two_owners_of_the_behaviours() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from cadenza import Callback, Preempted, Trainer
 from cadenza.callbacks import Checkpoint, Freeze
 from cadenza.certify.compare import first_difference, leaves
 from cadenza.checkpoint import Shelf, load_weights
+from cadenza.resume.collect import alike
 
 EPOCHS = 3
 
@@ -135,10 +137,69 @@ def test_buffers_that_are_not_persistent_are_restored(breaks: tuple[str, int], t
     assert torch.equal(whole._training.criterion.calls, other._training.criterion.calls)  # type: ignore[union-attr]
 
 
+class Centred(nn.Module):
+    """Subtracts a mean that its first forward creates, as a buffer of the state dict."""
+
+    mean: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = x.detach().mean(0) if self.mean is None else self.mean.lerp(x.detach().mean(0), 0.1)
+        return x if self.mean is None else x - self.mean
+
+
+def centred(*callbacks: Callback) -> Trainer:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), Centred())
+    sgd = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    return Trainer(model, sgd, nn.CrossEntropyLoss(), callbacks=callbacks, device="cpu", seed=2)
+
+
+@pytest.mark.parametrize("breaks", [("after_step", 7), ("after_epoch", 2), ("after_run", 1), None], ids=str)
+def test_a_buffer_that_training_creates_is_restored(breaks: tuple[str, int] | None, tmp_path: Path) -> None:
+    def fit(*callbacks: Callback, folder: str) -> Trainer:
+        trainer = centred(saving(tmp_path / folder), *callbacks)
+        trainer.fit(loader(), loader(), epochs=EPOCHS, resume="auto")
+        return trainer
+
+    whole = fit(folder="whole")
+    with contextlib.suppress(Oops):
+        fit(*([] if breaks is None else [Break(*breaks)]), folder="other")
+    assert first_difference(values(whole), values(fit(folder="other"))) is None
+
+
+def test_a_buffer_that_fits_is_restored_in_place(tmp_path: Path) -> None:
+    """Other modules may hold the same tensor, or a view of it."""
+    counting(saving(tmp_path)).fit(loader(), epochs=1)
+    other = counting(saving(tmp_path))
+    seen: Any = other.model.seen
+    other.fit(loader(), epochs=1, resume="auto")
+    assert other.model.seen is seen
+    assert seen == 26
+
+
+def test_states_are_compared_by_their_bits() -> None:
+    nan, zero, minus_zero = ({"value": torch.tensor([value, 1.0])} for value in (math.nan, 0.0, -0.0))
+    assert alike(nan, copy.deepcopy(nan))
+    assert not alike(zero, minus_zero)
+    assert alike(torch.empty(0, 3), torch.empty(0, 3))
+
+
 def test_exported_weights_hold_no_buffer_that_the_state_dict_leaves_out(tmp_path: Path) -> None:
     counting(saving(tmp_path)).fit(loader(), epochs=1)
     assert sorted(load_weights(tmp_path)) == ["inner.bias", "inner.weight"]
     assert sorted(Shelf(tmp_path).read("last").state["buffers"]) == ["criterion.calls", "model.cache", "model.seen"]
+
+
+def test_what_no_checkpoint_can_hold_is_left_out_of_the_store(tmp_path: Path) -> None:
+    trainer = counting(saving(tmp_path))
+    trainer.store.update(kept={"values": [1, "two", torch.ones(2)]}, left={"values": [object()]})
+    trainer.fit(loader(), epochs=1)
+    assert list(Shelf(tmp_path).read("last").state["store"]) == ["kept"]
 
 
 # A run that had ended -------------------------------------------------------------------------------------------------

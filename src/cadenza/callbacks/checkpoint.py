@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.faults import warn
 from cadenza.clock import Cadence, Duration
-from cadenza.foundation.arguments import flags, one_of, path, text, texts, whole
+from cadenza.foundation.arguments import check, flags, one_of, path, text, texts, whole
+from cadenza.foundation.warn import warn
 from cadenza.resume.collect import collect, crew_of, unresumable
 from cadenza.resume.signals import Preempted, Warnings
 
@@ -87,8 +87,7 @@ class Checkpoint(Callback):
         self.to, self.background, self.final, self.on_failure = to, background, final, on_failure
         self.replace = replace
         self.grace = None if grace is None else Duration.parse(grace, "grace")
-        if self.grace is not None and self.grace.unit != "seconds":
-            raise ValueError(f'grace is a time such as "30 seconds", not {grace!r}')
+        check(self.grace is None or self.grace.unit == "seconds", 'grace is a time such as "30 seconds"', grace)
         self.warnings = Warnings(texts("signals", signals, 'a list of names such as "SIGTERM"', least=0))
         self.id, self._pending, self._warned = "", False, False
         self._writer: Writer | None = None

@@ -21,9 +21,10 @@ from cadenza.callback import Callback
 from cadenza.certify.compare import write_end
 from cadenza.certify.probes import Interruption, Kill, Killer, Witness
 from cadenza.foundation.rng import seed_everything
+from cadenza.foundation.torch_private import COMPILER
 
 Train = Callable[[Path, list[Callback]], object] | str
-PRELOADED = ["cadenza.certify.certify", "cadenza.callbacks", "cadenza.checkpoint", "torch._dynamo"]
+PRELOADED = ["cadenza.certify.certify", "cadenza.callbacks", "cadenza.checkpoint", COMPILER]
 """What a training needs. Every optimizer imports the last when it is made, which takes longer than a small training."""
 EXPECTED = {
     "SIGKILL": ("WorkerDied", "RankFailed"),  # of a rank; the process itself leaves nothing

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cadenza.engine.trainer_state import Training
 from cadenza.foundation import tree
 from cadenza.foundation.rng import pack_rng, rng_state
 from cadenza.history import History
@@ -72,13 +73,12 @@ def write_end(notes: Path, returned: object) -> None:
 
 def _left(value: Any) -> Any:
     """What can be compared of ``value``: all of a trainer, and everything that is made of tensors and plain values."""
-    from cadenza.trainer import Trainer
-
-    if not isinstance(value, Trainer):
+    training = getattr(value, "_training", None)
+    if not isinstance(training, Training):
         return value if is_tree(value) else None
     return {
         "model": {**value.model.state_dict(), **dict(value.model.named_buffers())},
-        "optimizers": [optimizer.state_dict() for optimizer in value._training.optimizers],
+        "optimizers": [optimizer.state_dict() for optimizer in training.optimizers],
         "history": value.history.to_rows(),
         "clock": value.clock.state_dict(),
         "best": None if value.best is None else [value.best.name, value.best.value],

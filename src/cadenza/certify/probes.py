@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cadenza.callback import Callback, Order
 from cadenza.certify.compare import tensors
+from cadenza.foundation.arguments import among
 from cadenza.points import POINTS, Kind
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ class Kill:
     group: bool = False
 
     def __post_init__(self) -> None:
-        if self.by not in BY:
-            raise ValueError(f"Kill: by is one of {', '.join(BY)}, not {self.by!r}")
+        among("Kill: by", self.by, BY)
         if (self.point is None) == (self.seconds is None) or (self.by == "exception" and self.point is None):
             raise ValueError("Kill needs a point or seconds, and an exception needs a point")
 

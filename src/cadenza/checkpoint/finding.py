@@ -20,7 +20,9 @@ def read_at(path: str | PathLike[str], which: str = "last", apart: Apart | None 
     True
     """
     text = fspath(path).rstrip("/\\")
-    _refuse_file(text)
+    if "://" not in text:
+        _refuse_file(text)
+        _refuse_renamed(text)
     parent, _, name = text.replace("\\", "/").rpartition("/")
     beside = Shelf(parent or ("/" if text.startswith("/") else "."))
     if FOLDER.fullmatch(name) and name in beside.names():  # folders of experiments may begin with a number, too
@@ -30,7 +32,7 @@ def read_at(path: str | PathLike[str], which: str = "last", apart: Apart | None 
 
 
 def _refuse_file(text: str) -> None:
-    if "://" in text or not Path(text).is_file():
+    if not Path(text).is_file():
         return
     if (Path(text).parent / MARKER).exists():
         raise NotADirectoryError(f"{text} is one file of a checkpoint. Give its folder: {Path(text).parent}")
@@ -38,3 +40,8 @@ def _refuse_file(text: str) -> None:
         f"{text} is a file, and a checkpoint is a folder that Checkpoint wrote. To begin a training with the weights "
         f"in a file, leave resume out and add the callback Load({text!r}), which reads safetensors"
     )
+
+
+def _refuse_renamed(text: str) -> None:
+    if (Path(text) / MARKER).exists() and not FOLDER.fullmatch(Path(text).name):
+        raise ValueError(f"{text} was renamed: the folder of a checkpoint begins with its number, such as 000012-")

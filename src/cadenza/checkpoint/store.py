@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from cadenza.checkpoint.format.reading import parts_of, read_manifest, read_stat
 from cadenza.checkpoint.problems import Damaged, NoCheckpoint, Taken
 from cadenza.checkpoint.retention import check_counts, ranked, surplus
 from cadenza.checkpoint.staging import Draft, Store
+from cadenza.foundation.suggest import did_you_mean
 
 log = logging.getLogger("cadenza.checkpoint")
 TORN, BROKEN = "torn-", "damaged-"
@@ -209,8 +209,7 @@ class Shelf:
         names = self.names()
         matching = [folder for folder in names if name == folder or name == folder.partition("-")[2]]
         if not matching:
-            near = get_close_matches(name, [*names, "last", "best"], n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, [*names, "last", "best"], cutoff=0.4)
             raise NoCheckpoint(f"there is no checkpoint {name!r} in {self.store}{hint}")
         return matching[-1]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+
+from cadenza.foundation.suggest import nearest_name
 
 Prefix = str | Mapping[str, str] | None
 
@@ -54,8 +55,8 @@ class Report:
 def _line(title: str, names: list[str], others: list[str], most: int = 10) -> str:
     told = []
     for name in names[:most]:
-        near = get_close_matches(name, others, n=1, cutoff=0.6)
-        told.append(f"{name}, nearest {near[0]}" if near else name)
+        near = nearest_name(name, others)
+        told.append(f"{name}, nearest {near}" if near else name)
     more = f"; and {len(names) - most} more" if len(names) > most else ""
     return f"{title} ({len(names)}): {'; '.join(told)}{more}"
 

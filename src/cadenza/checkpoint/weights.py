@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from cadenza.checkpoint.backends.disk import Disk
 from cadenza.checkpoint.backends.remote import Remote
 from cadenza.checkpoint.finding import read_at
-from cadenza.checkpoint.format.manifest import FOLDER, MARKER
 from cadenza.checkpoint.format.packing import TENSORS, pack
 from cadenza.checkpoint.format.tensor_file import plain_tensors, read_header, read_values
 from cadenza.checkpoint.problems import NotState
@@ -93,8 +92,6 @@ def load_weights(source: str | Path | Shelf | Saved, which: str = "last", what: 
             f"{text} is no safetensors file, and nothing else is read, since unpickling can execute anything. Read it "
             "with torch.load(path, weights_only=True), and write it with cadenza.checkpoint.save_weights"
         )
-    if "://" not in text and (Path(text) / MARKER).exists() and not FOLDER.fullmatch(Path(text).name):
-        raise ValueError(f"{text} was renamed: the folder of a checkpoint begins with its number, such as 000012-")
     return _part(read_at(text, which), what)
 
 

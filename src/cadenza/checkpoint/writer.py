@@ -25,6 +25,7 @@ from cadenza.checkpoint.retention import check_counts
 from cadenza.checkpoint.save_time import Speed
 from cadenza.checkpoint.staging import Draft
 from cadenza.checkpoint.store import Apart, Runs, Saved, Shelf
+from cadenza.foundation.arguments import one_of
 
 log = logging.getLogger("cadenza.checkpoint")
 Store = Callable[[], tuple[str, str | None]]
@@ -83,8 +84,7 @@ class Writer:
         runs: Runs = None,
     ) -> None:
         check_counts(keep_last, keep_best)
-        if on_failure not in ("warn", "raise"):
-            raise ValueError(f'on_failure is "warn" or "raise", not {on_failure!r}')
+        one_of("on_failure", on_failure, ("warn", "raise"))
         self.shelf = shelf
         self.keep_last, self.keep_best = keep_last, keep_best
         self.background, self.on_failure, self.runs = background, on_failure, runs

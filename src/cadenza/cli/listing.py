@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cadenza.callbacks.showing.displays import number
 from cadenza.cli.errors import CommandError
 from cadenza.cli.fitting import fitted
 from cadenza.experiment.runs import list_runs
-from cadenza.foundation.text_table import text_table
+from cadenza.foundation.text_table import number, text_table
 from cadenza.recipes.errors import did_you_mean
 
 _HEAD = ["run", "state", "epochs", "steps", "best", "created"]

@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader
 
 from cadenza.data.generic_feed import RoundsFeed
 from cadenza.data.worker_stream import CollateStream, Samples, Short
-from cadenza.data.workers import NOTHING, Begin, Desk, Place, as_draws, let_go, starting_workers
+from cadenza.data.workers import NOTHING, Begin, Desk, Place, as_draws, starting_workers
 from cadenza.foundation.generators import RngStates, capture, generators_in, pack, put_back, same, unpack
+from cadenza.foundation.torch_private import end_workers, live_iterator, replace_parts
 
 
 class Turns:
@@ -94,7 +95,7 @@ class StreamFeed(RoundsFeed):
 
     def _open(self, places: dict[int, Place], before: RngStates | None) -> Iterator[Any]:
         mine = None
-        if self.live is None or self.live._iterator is None:
+        if self.live is None or live_iterator(self.live) is None:
             mine = self._as_on_rank_0(before)
             self.places = {worker: dataclasses.replace(place) for worker, place in places.items()}
             self.live = self._watched_loader(places)
@@ -131,15 +132,13 @@ class StreamFeed(RoundsFeed):
         self.samples = Samples(desk, watched.batch_size, self.turn)
         batched = watched.batch_sampler is not None
         self._turns = Turns(watched.batch_sampler if batched else watched.sampler, self.turn if batched else 0)
-        inside = watched.__dict__
-        inside.update(
-            {"dataset": self.samples, "_iterator": None, "batch_sampler" if batched else "sampler": self._turns}
-        )
+        replace_parts(watched, dataset=self.samples, **{"batch_sampler" if batched else "sampler": self._turns})
         if self.reads_here:
             desk.own, self.samples.first = self.own, self.at_first
-            self.short = inside["collate_fn"] = Short(watched.collate_fn, watched.batch_size)
+            self.short = Short(watched.collate_fn, watched.batch_size)
+            replace_parts(watched, collate_fn=self.short)
         else:
-            inside.update(collate_fn=CollateStream(desk, self.samples), worker_init_fn=Begin(desk))
+            replace_parts(watched, collate_fn=CollateStream(desk, self.samples), worker_init_fn=Begin(desk))
         return watched
 
     def _noted(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -171,7 +170,7 @@ class StreamFeed(RoundsFeed):
 
     def close(self) -> None:
         self.underway = False  # nobody asks for the states of the workers any more
-        let_go(self.iterator if self.iterator is not None else getattr(self.live, "_iterator", None))
+        end_workers(self.iterator if self.iterator is not None else live_iterator(self.live))
         self.end()
         self.live = None
 

@@ -14,8 +14,9 @@ from cadenza.data.index_walk import FRESH, Start
 from cadenza.data.loader import epoch_listeners
 from cadenza.data.sample_order import Order
 from cadenza.data.shards import portion
-from cadenza.data.workers import NOTHING, Begin, Collate, Desk, Items, Place, as_draws, let_go, starting_workers
+from cadenza.data.workers import NOTHING, Begin, Collate, Desk, Items, Place, as_draws, starting_workers
 from cadenza.foundation.generators import RngStates, capture, generators_in, pack, put_back, unpack
+from cadenza.foundation.torch_private import end_workers, live_iterator, replace_parts
 
 
 class Tasks:
@@ -96,7 +97,7 @@ class MapFeed(Feed):
     def _open(self, start: Start, places: dict[int, Any], before: RngStates | None) -> Iterator[Any]:
         self.order.start, self.tasks.idle = start, self.turn
         self.start_cursor = start.cursor
-        if self.live is None or self.live._iterator is None:
+        if self.live is None or live_iterator(self.live) is None:
             self.places = dict(places)
             if self.watch:
                 self.created = before or capture(self.order.own)
@@ -114,13 +115,11 @@ class MapFeed(Feed):
 
     def _watched_loader(self, places: dict[int, Any]) -> DataLoader[Any]:
         watched: DataLoader[Any] = copy.copy(self.loader)
-        inside = watched.__dict__  # DataLoader refuses to set these on itself, with good reason for the user's own
-        inside["sampler" if self.order.single else "batch_sampler"] = self.tasks
-        inside["_iterator"] = None
+        replace_parts(watched, **{"sampler" if self.order.single else "batch_sampler": self.tasks})
         if self.watch:
             known = {worker: Place(draws=draws) for worker, draws in places.items()}
             desk = Desk(watched.dataset, watched.collate_fn, watched.worker_init_fn, known)
-            inside.update(dataset=Items(desk), collate_fn=Collate(desk), worker_init_fn=Begin(desk))
+            replace_parts(watched, dataset=Items(desk), collate_fn=Collate(desk), worker_init_fn=Begin(desk))
         return watched
 
     def _unpacked(self, parcels: Iterator[Any]) -> Iterator[Any]:
@@ -147,7 +146,7 @@ class MapFeed(Feed):
 
     def close(self) -> None:
         self.underway = False  # nobody asks for the states of the workers any more
-        let_go(self.iterator if self.iterator is not None else getattr(self.live, "_iterator", None))
+        end_workers(self.iterator if self.iterator is not None else live_iterator(self.live))
         self.end()
         self._close_workers()
 

@@ -18,12 +18,12 @@ from torch.utils.data import (
     WeightedRandomSampler,
     default_collate,
 )
-from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from cadenza.data.index_walk import Walk
 from cadenza.data.map_feed import MapFeed
 from cadenza.data.row_picker import moved_if_they_fit, read
 from cadenza.data.sample_order import Order
+from cadenza.foundation.torch_private import collates_tensors_plainly
 
 _SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 
@@ -57,7 +57,7 @@ def why_not_in_memory(loader: Any) -> str | None:
         return "it makes no batches: batch_size=None"
     if loader.collate_fn is not default_collate:
         return "it has a collate_fn of its own"
-    if default_collate_fn_map.get(Tensor) is not collate_tensor_fn:
+    if not collates_tensors_plainly():
         return "default_collate was told to put tensors together in another way"
     if type(loader.batch_sampler) is not BatchSampler or type(loader.batch_sampler.sampler) not in _SAMPLERS:
         return "its order is made by a sampler that is not one of torch's own"

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, get_worker_info
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from cadenza.foundation.generators import RngStates, capture, generators_in, put_back, same
+from cadenza.foundation.torch_private import pin_memory
 
 
 class Nothing:
@@ -182,14 +182,6 @@ def end_with(owner: int) -> None:
                 os._exit(1)
 
     threading.Thread(target=watch, name="cadenza owner", daemon=True).start()
-
-
-def let_go(iterator: Any) -> None:
-    """Ends the workers of a DataLoader's iterator now. Left to the garbage collector, they would live as long as the
-    traceback of an error, and an interpreter that ends waits for them."""
-    end = getattr(iterator, "_shutdown_workers", None)
-    if end is not None:
-        end()
 
 
 def in_bytes(draws: RngStates) -> tuple[Any, ...]:

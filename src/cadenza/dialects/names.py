@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from cadenza.dialects.table import Dialect, nearest
+from cadenza.foundation.suggest import suggestion
 
 NAMES = ("orca", "aitoolbox", "supergradients", "fastai")
 """Every dialect by name. Its package has the same name and holds a ``DIALECT``."""
@@ -17,8 +18,7 @@ def dialect(name: str) -> Dialect:
     'Orca (bigdl-orca 2.4.0)'
     """
     if name not in NAMES:
-        near = nearest(str(name), NAMES)
-        hint = f"; did you mean {near!r}?" if near else "."
+        hint = suggestion(nearest(str(name), NAMES), ".")
         raise ValueError(f"there is no dialect {name!r}{hint} There are: {', '.join(NAMES)}")
     found = import_module(f"cadenza.dialects.{name}").DIALECT
     assert isinstance(found, Dialect)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher, get_close_matches
 
+from cadenza.foundation.suggest import likeness, nearest_name
 from cadenza.points import MODES, POINTS, REQUESTS
 
 EVERY_MODE = tuple(MODES)
@@ -102,17 +102,17 @@ class Dialect:
         if name.startswith("_"):
             return False
         names = [row.name for row in self.hooks]
-        return name.startswith(self.prefixes) or bool(get_close_matches(name, names, n=1, cutoff=0.88))
+        return name.startswith(self.prefixes) or nearest_name(name, names, 0.88) is not None
 
     def nearest_hook(self, name: str) -> str | None:
         """The hook that means what ``name`` says, by its words: a stage without a span is a whole pass."""
         meant = _meanings(name)
 
-        def likeness(hook: str) -> tuple[int, float]:
+        def fitness(hook: str) -> tuple[int, float]:
             means = _meanings(hook)
-            return len(meant & means) - len(meant ^ means), SequenceMatcher(None, name, hook).ratio()
+            return len(meant & means) - len(meant ^ means), likeness(name, hook)
 
-        return max((row.name for row in self.hooks), key=likeness, default=None)
+        return max((row.name for row in self.hooks), key=fitness, default=None)
 
     def attribute_names(self) -> list[str]:
         return [row.name for row in self.attributes]
@@ -134,11 +134,10 @@ def nearest(name: str, names: Iterable[str], cutoff: float = 0.4) -> str | None:
     ('fit', 'train_history')
     """
     known = list(names)
-    found = get_close_matches(name, known, n=1, cutoff=max(cutoff, 0.6))
-    if not found and cutoff < 0.6:
-        begins = [one for one in known if name.startswith(f"{one}_")]
-        found = begins or get_close_matches(name, known, n=1, cutoff=cutoff)
-    return found[0] if found else None
+    found = nearest_name(name, known, max(cutoff, 0.6))
+    if found is None and cutoff < 0.6:
+        found = next((one for one in known if name.startswith(f"{one}_")), None) or nearest_name(name, known, cutoff)
+    return found
 
 
 _WORDS = {

@@ -37,7 +37,7 @@ def may_open(run: Run, what: str) -> None:
 
 def next_epoch(run: Run) -> bool:
     """Whether another epoch follows; if so, ``run.epoch`` is its number."""
-    is_open = run._resume is not None and run._resume.position is not None  # it was, and its end is still to be played
+    is_open = run._resume.position is not None  # it was, and its end is still to be played
     if run._asked & STOP or (run.clock.steps >= run._last_step and not is_open):
         return False
     if run.num_epochs is not None and run.clock.epochs >= run.num_epochs:
@@ -91,8 +91,8 @@ def serve_save(run: Run) -> None:
     """Plays ``before_save`` and lets the callback that owns it save."""
     run._asked &= ~SAVE
     if run._plan.saver is not None:
-        if run._ensemble is not None and run._held:
-            run._ensemble.settle_held(run, run._pass)  # so that the gradients of one process are those of all
+        if run._held:
+            run._processes.settle_held(run, run._pass)  # so that the gradients of one process are those of all
         fire(run, POINTS["before_save"], run._plan.before_save)
         run._plan.saver(run)
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from cadenza.data.batch import TARGET_KEYS, as_mapping, describe
-from cadenza.engine.deferred import OnPage
-from cadenza.engine.fields import GONE, FieldError
+from cadenza.engine.fields import GONE, FieldError, OnPage
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from cadenza.data import join, split
-from cadenza.engine.deferred import Later, OnPage
 from cadenza.points import FIELDS, Point
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from cadenza.engine.stack import Outside, Pass
 
 NOTHING: frozenset[str] = frozenset()
 UNWEIGHTED = 1.0
 """The weight of a loss that nobody weighs. It is told by identity: to compare a tensor would wait for its device."""
+
+
+# Values that a later step overwrites: they are copied when read, and otherwise never ----------------------------------
+
+
+class Later:
+    """An output."""
+
+    __slots__ = ("copy",)
+
+    def __init__(self, copy: Callable[[], Any]) -> None:
+        self.copy = copy
+
+
+class Page:
+    """Losses of a few steps. Its places are those that steps write into, and a copy of them when others need these."""
+
+    __slots__ = ("places",)
+
+    def __init__(self, places: Sequence[Tensor]) -> None:
+        self.places = places
+
+
+class OnPage:
+    """The loss of one step, on its page."""
+
+    __slots__ = ("number", "page")
+
+    def __init__(self, page: Page, number: int) -> None:
+        self.page, self.number = page, number
+
+    def look(self) -> Tensor:
+        """The loss where it stands now, to be used at once."""
+        return self.page.places[self.number]
+
+    def copy(self) -> Tensor:
+        return self.look().clone()
+
+
+# Fields --------------------------------------------------------------------------------------------------------------
 
 
 class _Gone:

@@ -97,29 +97,23 @@ def begin_iteration(run: Run, this: Pass) -> None:
         if score.around_stage_iter:
             enter(run, score.at_around_iter, score.around_stage_iter, this.stage_iter_exits)
     run._at = score.at_before_iter
-    if run._ensemble is not None:
-        run._ensemble.begin_round(run, this)
+    if run._processes.many:
+        run._processes.begin_round(run, this)
     if run._asked & SKIP_BATCH:
         run._skipped = actions_from(this.stage, "forward")
 
 
 def end_iteration(run: Run, this: Pass) -> bool:
     """Counts the batch, plays the ends of its spans, deletes its fields; False if no further batch is wanted."""
-    training, score, ensemble = this.training, this.score, run._ensemble
-    if ensemble is not None:
-        ensemble.decide(run, this)
+    training, score, processes = this.training, this.score, run._processes
+    if processes.many:
+        processes.decide(run, this)
     if run._held and training and not run._asked & STOP and is_last(run, this):
         release(run, this)
     count = score.count
     samples, tokens = count_samples(run._batch) if count is None else count(run)
     clock = run.clock
-    if ensemble is not None:
-        ensemble.count(run, this, samples, tokens)
-    elif training:
-        clock.batches += 1
-        clock.samples += samples
-        if tokens:
-            clock.tokens += tokens
+    processes.count(run, this, samples, tokens)
     loss = run._loss
     if loss is not GONE:  # as it is if the batch was skipped, or in a prediction
         if score.plays_forward_or_loss is not None and run._forwarded != this.index:
@@ -169,7 +163,7 @@ def is_last(run: Run, this: Pass) -> bool:
     """Whether no further batch follows. Looks one batch ahead if the loader cannot tell its length."""
     if run._asked & END_EPOCH or run.clock.steps >= run._last_step:
         return True
-    if run._ensemble is not None:  # what one process sees, the others do not: only what all know counts
+    if run._processes.many:  # what one process sees, the others do not: only what all know counts
         return this.rounds is not None and this.index + 1 >= this.rounds
     if this.is_at_end():
         return True
@@ -180,7 +174,7 @@ def is_last(run: Run, this: Pass) -> bool:
 
 def release(run: Run, this: Pass) -> None:
     """Steps on gradients that were held, since the epoch ends here; unless they are carried into the next one."""
-    if run._carries:
+    if run.carries_gradients:
         return
     asked = run._asked
     run._held = False

@@ -39,13 +39,12 @@ def begin(run: Run) -> None:
     """Sets everything up and plays ``before_run``."""
     plan, training = run._plan, run.training_state
     move_to(run.device, run.module, run.criterion, run.optimizers)
-    run._ensemble = training.strategy.begin(run)
+    run._processes = training.strategy.begin(run)
     if run.mode == "fit":
         seed(run)
         clear_gradients(run)
         run.clock.start()
-        if run._resume is not None:
-            run._resume.load(run, plan.callbacks)
+        run._resume.load(run, plan.callbacks)
     plan.begin(run)
     for callback in plan.callbacks:
         fire(run, POINTS["after_register"], plan.own(callback, "after_register"))
@@ -55,7 +54,7 @@ def begin(run: Run) -> None:
     fire(run, POINTS["before_run"], run._plan.before_run)  # by now it may be one that times its players
     enter(run, POINTS["around_run"], run._plan.around_run, run._exits)
     plan.check(run)
-    if run._resume is not None:
+    if run._resume.is_resuming:
         fire(run, POINTS["after_load"], run._plan.after_load)
         if run._resume.position is None:
             run._resume.arrive(run)
@@ -97,11 +96,10 @@ def finish(run: Run) -> None:
     if run.mode != "fit":
         run._write_row("epoch")
     fire(run, POINTS["after_run"], run._plan.after_run)
-    if run._ensemble is not None:
-        run._ensemble.settle(run)
+    run._processes.settle(run)
     run._write_row("epoch")
     run._ending = True
-    if run._resume is not None:  # the epoch in which it was saved was never opened: there is nothing new to save
+    if run._resume.is_resuming:  # the epoch in which it was saved was never opened: there is nothing new to save
         run._asked &= ~SAVE
         run._resume.leave(run)
     if run._asked & SAVE:
@@ -133,8 +131,7 @@ def fail(run: Run, error: BaseException) -> BaseException:
     if run.error is not None:
         return error
     note(run, error, f"the loop after {run._at.name}" if run._at else "the run")
-    if run._ensemble is not None:
-        error = run._ensemble.failed(run, error)
+    error = run._processes.failed(run, error)
     run.error = error
     if run._owed not in (None, error):
         note_further(error, run._owed, "an around that was left by break")
@@ -151,8 +148,7 @@ def fail(run: Run, error: BaseException) -> BaseException:
     run._forget()
     run.stage, run._pass = None, run._outside
     close(run, error)
-    if run._ensemble is not None:
-        run._ensemble.lifeline.rest()
+    run._processes.rest()
     return error
 
 
@@ -160,8 +156,7 @@ def close(run: Run, error: BaseException | None) -> None:
     """Closes every callback, whatever the others do; the first error of an orderly end is raised. The experiment is
     the last one: until then the others may write into its folder, and nobody else does."""
     run._ended = True
-    if run._ensemble is not None:
-        run._ensemble.end()
+    run._processes.end()
     if run.mode == "fit":
         run.clock.pause()
         run.training_state.stop_reason = run.stop_reason
@@ -180,8 +175,7 @@ def close(run: Run, error: BaseException | None) -> None:
                 first = first or late
             else:
                 note_further(error, late, where)
-    if run._resume is not None:
-        run._resume.release()
+    run._resume.release()
     run._plan.end(run)
     run._plan.executor.end()
     run._set_fields()

@@ -47,16 +47,21 @@ class Rows(Requests):
             raise ValueError(f'over_ranks is None or "mean", not {over_ranks!r}')
         if name in PLACES:
             raise ValueError(f"{name!r} says where a row was written and cannot be the name of a metric")
-        if over_ranks is not None and self._ensemble is not None and not self._pass.iterating:
-            value = self._ensemble.log_now(self, name, value)  # type: ignore[arg-type]
+        if over_ranks is not None and not self._pass.iterating:
+            value = self._processes.log_now(self, name, value)  # type: ignore[arg-type]
         self.metrics[name] = value
         self._current_row()[name] = self.metrics.raw()[name]
-        if over_ranks is not None and self._ensemble is not None and self._pass.iterating:
-            self._ensemble.log_later(self._current_row(), name, self._pass.index)
+        if over_ranks is not None and self._pass.iterating:
+            self._processes.log_later(self._current_row(), name, self._pass.index)
+
+    @property
+    def rows_of_epoch(self) -> list[Row]:
+        """The rows that were written since the epoch began; in a resumed one those before the interruption too."""
+        return self.history.rows[self._first_row_of_epoch :]
 
     def measured(self, name: str) -> bool:
         """Whether ``name`` was logged in this epoch, so that its value is new."""
-        return any(name in row for row in self.history.rows[self._first_row_of_epoch :])
+        return any(name in row for row in self.rows_of_epoch)
 
     def is_measured_now(self, name: str) -> bool:
         """Whether ``name`` was logged since the last step, so that its value is that of the weights as they are."""

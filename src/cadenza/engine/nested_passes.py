@@ -34,7 +34,7 @@ def predict(run: Run, loader: Iterable[Any]) -> Any:
         for batch in loader:
             this.index += 1
             run.batch = to_device(batch, run.device)
-            with run._casting():
+            with run.autocast():
                 run.main.on_pred_forward(run)
             outputs.append(to_device(run.output, torch.device("cpu")))
             counts.append(run.main.count(run)[0])
@@ -51,7 +51,7 @@ def evaluate(run: Run, loader: Iterable[Any]) -> dict[str, float]:
         for batch in loader:
             this.index += 1
             run.batch = to_device(batch, run.device)
-            with run._casting():
+            with run.autocast():
                 run.main.on_val_forward(run)
                 if run._loss is GONE:
                     run.main.on_iter_loss(run)

@@ -17,8 +17,7 @@ def begin_reading(run: Run, this: Pass) -> None:
     """Opens the loader; a resumed run draws from here on what the interrupted one would have drawn."""
     try:
         this.feed = feed_for(run, this)
-        if run._resume is not None:
-            run._resume.set_rng(run)
+        run._resume.set_rng(run)
         this.iterator = iter(this.feed)
     except BaseException as error:
         blame_loader(run, this, error)
@@ -44,7 +43,7 @@ def feed_for(run: Run, this: Pass) -> Any:
 
 
 def _prepare(run: Run, loader: Any, stage: str, **how: Any) -> Any:
-    return prepare(loader, stage=stage, rank=run.rank, world_size=1 if run._ensemble is None else run.world_size, **how)
+    return prepare(loader, stage=stage, rank=run.rank, world_size=run.world_size if run._processes.many else 1, **how)
 
 
 def restore_unread(run: Run) -> None:

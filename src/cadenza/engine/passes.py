@@ -19,12 +19,10 @@ from cadenza.engine.dispatch import enter, fire, leave, out_of_a_generator
 from cadenza.engine.iteration import begin_iteration, end_iteration, end_of_loader, fetch_with_others, release, take
 from cadenza.engine.open_loader import begin_reading
 from cadenza.engine.requests import END_EPOCH, OF_ITERATION, OF_PASS, REPLAN, SKIP_BATCH, SKIP_VALIDATION, STOP
-from cadenza.engine.stack import Epoch, Frame, Pass, take_back, verbs_of
+from cadenza.engine.stack import Epoch, Frame, Pass, each_verb, take_back, verbs_of
 from cadenza.engine.stalled import check_idle, mark_weights
-from cadenza.engine.verbs import each_verb
 from cadenza.foundation.module_modes import flags_of
 from cadenza.points import POINTS
-from cadenza.resume.collect import mark_beginning
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -137,8 +135,7 @@ def begin_epoch(run: Run, this: Epoch) -> None:
     run._first_row_of_epoch = len(run.history)
     run._asked &= ~(OF_ITERATION | OF_PASS)
     plan = run._plan
-    if run._resume is not None:
-        run._resume.reopen_epoch(run)
+    run._resume.reopen_epoch(run)
     if plan.before_epoch:
         fire(run, POINTS["before_epoch"], plan.before_epoch)
     if plan.around_epoch:
@@ -157,8 +154,7 @@ def end_epoch(run: Run, this: Epoch) -> None:
         run.clock.epochs += 1
     if plan.after_epoch:
         fire(run, POINTS["after_epoch"], plan.after_epoch)
-    if run._ensemble is not None:
-        run._ensemble.end_epoch(run)
+    run._processes.end_epoch(run)
     if plan.after_epoch:
         boundaries.check_best(run)  # again, since it may have been logged only now
     boundaries.refuse_unknown_watch(run)
@@ -176,19 +172,18 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
     boundaries.may_open(run, stage)
     if run._asked & REPLAN:
         boundaries.replan(run)
-    if run._ensemble is not None:
-        run._ensemble.settle(run)
+    run._processes.settle(run)
     if run._asked & STOP or (stage == "val" and run._asked & SKIP_VALIDATION):
         return
-    if run._resume is not None and run._resume.skips(run, stage, name):
+    if run._resume.skips(run, stage, name):
         return
     this = Pass(run, stage, name)
     try:
         ended = begin_pass(run, this, loader)
         while not (run._asked & _NO_FURTHER or ended):
             found = fetch_with_others(run, this) if this.score.plays_fetch else take(run, this)
-            if run._ensemble is not None:
-                found = run._ensemble.keep_step(run, this, found)
+            if run._processes.many:
+                found = run._processes.keep_step(run, this, found)
             if not found:
                 end_of_loader(run, this)
                 break
@@ -216,9 +211,10 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
 def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
     """Opens a pass. Answers whether it had all its steps before the run was interrupted: only its end is played."""
     if not this.training:
-        if run._resume is not None and run._open:
+        if run._open:
             run._resume.arrive(run)
-        mark_beginning(run, this)
+        if run.mode == "fit" and run._plan.saver is not None and isinstance(run._open[-1], Epoch):
+            this.beginning = run.training_state.beginning(run)  # what a save within this evaluation would save
     run._open.append(this)
     run._pass = this
     run._verbs = this.score.verbs
@@ -229,8 +225,7 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
     score = this.score
     this.loader = loader if loader is not None else loader_for(run, this.stage)
     remember_loader(run, this)
-    if run._resume is not None:
-        run._resume.reopen_pass(run, this)
+    run._resume.reopen_pass(run, this)
     if score.before_stage_epoch:
         fire(run, score.at_before_epoch, score.before_stage_epoch)
     if score.around_stage_epoch:
@@ -240,9 +235,8 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
     begin_reading(run, this)
     if this.training:
         mark_weights(run, this)
-    if run._ensemble is not None:
-        run._ensemble.begin_pass(run, this)
-    if run._resume is not None:
+    run._processes.begin_pass(run, this)
+    if run._resume.is_resuming:
         run._resume.arrive(run)
         return this.training and boundaries.has_all_steps(run, this)
     return False
@@ -285,15 +279,14 @@ def end_pass(run: Run, this: Pass) -> None:
         this.feed.end()
     run._last_loss = run._last_output = None
     whole = this.complete or bool(run._asked & END_EPOCH)
-    mean = this.mean.value() if run._ensemble is None else run._ensemble.mean(run, this)
+    mean = run._processes.mean(run, this)
     if mean is not None and (this.complete or this.stage == "train" or not run._asked & STOP):
         run.log(this.prefix + "loss", mean)
     if this.stage == "train" and whole:
         run._epoch.trained = True
     if score.after_stage_epoch:
         fire(run, score.at_after_epoch, score.after_stage_epoch)
-    if run._ensemble is not None:
-        run._ensemble.end_pass(run)
+    run._processes.end_pass(run)
     run._write_row("pass")
     run._open.pop().closed = True
     take_back(run, this.outer)

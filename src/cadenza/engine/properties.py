@@ -13,10 +13,12 @@ from cadenza.engine.stack import Pass
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
+    from cadenza.engine.fresh_start import FreshStart
+    from cadenza.engine.processes import Processes
     from cadenza.engine.trainer_state import Training
-    from cadenza.history import Best
+    from cadenza.history import Best, Watched
     from cadenza.main_callback import MainCallback
-    from cadenza.plan import Watched
+    from cadenza.points import Point
 
 
 class Facts(Rows):
@@ -29,6 +31,11 @@ class Facts(Rows):
     num_epochs: int | None
     _last_step: int
     _held: bool
+    _resume: FreshStart
+    _replaying: bool
+    _stepped_itself: bool
+    _thread: int
+    _processes: Processes
     _ending: bool
     _begun: bool
     _ended: bool
@@ -52,6 +59,51 @@ class Facts(Rows):
     def batches_seen(self) -> int:
         """How many batches the pass that is open has fetched."""
         return self._pass.index + 1
+
+    @property
+    def point(self) -> Point | None:
+        """The point that ran last; None before the first."""
+        return self._at
+
+    @property
+    def thread(self) -> int:
+        """The thread that began the run, as ``threading.get_ident`` names it; only it may use the run's verbs."""
+        return self._thread
+
+    @property
+    def processes(self) -> Processes:
+        """The processes that train together; for a single one it gives the trivial answers."""
+        return self._processes
+
+    @property
+    def open_stages(self) -> tuple[str, ...]:
+        """The stages whose passes are open, the outermost first: in a validation by steps ``("train", "val")``."""
+        return tuple(frame.stage for frame in self._open if isinstance(frame, Pass))
+
+    @property
+    def is_iterating(self) -> bool:
+        """Whether an iteration is open, between the fetch of its batch and its end."""
+        return self._pass.iterating
+
+    @property
+    def is_pass_complete(self) -> bool:
+        """Whether the pass that is open has had all its batches; True outside a pass."""
+        return getattr(self._pass, "complete", True)
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether a saved state is on its way into the run; no longer once the run is where it was saved."""
+        return self._resume.is_resuming
+
+    @property
+    def is_recomputing(self) -> bool:
+        """Whether the batch is computed once more inside a step, as LBFGS and SAM need it."""
+        return self._replaying
+
+    @property
+    def stepped_in_backward(self) -> bool:
+        """Whether the user's own backward has made the step of this iteration."""
+        return self._stepped_itself
 
     @property
     def num_steps(self) -> int | None:

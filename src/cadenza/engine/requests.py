@@ -10,7 +10,7 @@ from cadenza.points import REQUESTS, SPAN
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
-    from cadenza.distributed.agreement.process_group import Ensemble
+    from cadenza.engine.processes import Processes
 
 BIT: dict[str, int] = {name: 1 << position for position, name in enumerate(REQUESTS)}
 
@@ -60,7 +60,7 @@ class Requests(Fields):
     _replaying: bool
     mode: str
     stop_reason: str | None
-    _ensemble: Ensemble | None
+    _processes: Processes
 
     def skip_batch(self) -> None:
         """Enter no further action of this iteration. The batch counts as seen."""
@@ -99,8 +99,6 @@ class Requests(Fields):
     def stop(self, reason: str = "") -> None:
         """Finish this iteration and end the run, in order."""
         why = reason or f"asked at {self._at.name if self._at else 'the start'}"
-        if self._ensemble is None and self.stop_reason is None:
-            self.stop_reason = why
         self._ask("stop", why)
 
     @property
@@ -118,10 +116,7 @@ class Requests(Fields):
                 or not point.takes(request, stage)
             ):
                 raise RuntimeError(self._too_late(request, again=bool(again)))
-        if self._ensemble is None:
-            self._asked |= BIT[request]
-        else:
-            self._ensemble.ask(self, request, reason)  # type: ignore[arg-type]
+        self._processes.ask(self, request, reason)  # type: ignore[arg-type]
 
     def _too_late(self, request: str, *, again: bool) -> str:
         if self.mode != "fit" and request in ("save", "skip_validation"):

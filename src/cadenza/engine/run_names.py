@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from cadenza.foundation.suggest import nearest_name
 from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def meant_by(name: str, known: Iterable[str], alike: float = 0.7) -> str:
     >>> meant_by("stopp", ["stop", "step"]), meant_by("global_step", []), meant_by("teacher", ["stop"])
     ('run.stop', 'run.clock.steps', '')
     """
-    near = get_close_matches(name, list(known), n=1, cutoff=alike)
-    return ELSEWHERE.get(name) or "".join(f"run.{one}" for one in near)
+    near = nearest_name(name, known, alike)
+    return ELSEWHERE.get(name) or (f"run.{near}" if near else "")
 
 
 def unknown_name(run: Run, error: BaseException) -> str | None:

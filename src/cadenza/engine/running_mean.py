@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cadenza.engine.deferred import OnPage
+from cadenza.engine.fields import OnPage
 
 _FOLD = 512
 

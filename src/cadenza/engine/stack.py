@@ -1,25 +1,76 @@
-"""What is open on the stack of a run: the epoch, and the passes over loaders with the iteration open in each."""
+"""What is open on the stack of a run: the epoch, and the passes over loaders with the iteration open in each.
+
+And the verbs: what ``run.train_step()`` and the others do at this moment: in a stage, between passes, or after a loop
+was left by ``break``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+from torch.optim import Optimizer
 
 from cadenza.data import length_of
 from cadenza.engine.dispatch import Exits, leave
 from cadenza.engine.fields import GONE, NOTHING, UNWEIGHTED
 from cadenza.engine.requests import OF_ITERATION, OF_PASS
 from cadenza.engine.running_mean import Mean
-from cadenza.engine.verbs import NO_VERBS, Verbs
 from cadenza.foundation.module_modes import Flags, set_flags
 from cadenza.points import POINTS
 
 if TYPE_CHECKING:
+    from cadenza.engine.dispatch import Player
     from cadenza.plan import StageScore
     from cadenza.run import Run
 
 END: Any = object()
 """Stands for the batch that does not exist after the last one."""
+
+
+# The verbs ------------------------------------------------------------------------------------------------------------
+
+
+class Forward(Protocol):
+    """The forward and loss spans; ``compute`` takes the place of the behaviour."""
+
+    def __call__(self, run: Run, compute: Player | None = None) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Verbs:
+    """One function a verb. Those that return a bool say False when something was asked away."""
+
+    train_step: Callable[[Run], bool]
+    eval_step: Callable[[Run], bool]
+    forward: Forward
+    backward: Callable[[Run], bool]
+    step: Callable[[Run], bool]
+    recompute: Callable[[Run], Tensor]
+    step_optimizer: Callable[[Run, Optimizer], None]
+
+
+def each_verb(make: Callable[[str], Callable[..., Any]]) -> Verbs:
+    """Verbs that all do the same: what ``make`` returns for their name."""
+    return Verbs(**{field.name: make(field.name) for field in fields(Verbs)})
+
+
+def _needs_a_batch(verb: str) -> Callable[..., Any]:
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError(
+            f"run.{verb}() needs a batch: call it inside `for batch in run.train(...)` or run.validate(...)"
+        )
+
+    return refuse
+
+
+NO_VERBS: Verbs = each_verb(_needs_a_batch)
+"""The verbs when no pass is open."""
+
+
+# The stack ------------------------------------------------------------------------------------------------------------
 
 
 class Frame:
@@ -78,7 +129,7 @@ class Pass(Frame):
         self.outer = put_aside(run)
         self.flags: Flags = []
         self.marked: tuple[int, list[int]] | None = None
-        self.resumed = run._resume is not None
+        self.resumed = run._resume.is_resuming
 
     def leave(self, run: Run, error: BaseException | None) -> None:
         try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cadenza.engine.requests import SKIP_BACKWARD, SKIP_BATCH, STOP
+from cadenza.foundation.torch_private import version_of
 from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
@@ -58,4 +59,4 @@ def check_gradients(run: Run) -> None:
 def _versions(run: Run) -> list[int]:
     """Torch counts the changes of every tensor; the first weight of each group is enough."""
     groups = [group["params"] for optimizer in run.optimizers for group in optimizer.param_groups]
-    return [parameters[0]._version for parameters in groups if parameters and not parameters[0].is_inference()]
+    return [version_of(parameters[0]) for parameters in groups if parameters and not parameters[0].is_inference()]

@@ -14,9 +14,7 @@ from cadenza.clock import Clock
 from cadenza.history import Best, History
 
 if TYPE_CHECKING:
-    from cadenza.distributed.agreement.process_group import Ensemble
-    from cadenza.distributed.strategies.strategy import Strategy
-    from cadenza.distributed.world import World
+    from cadenza.engine.processes import Processes, Strategy, World
 
 
 @dataclass
@@ -30,7 +28,10 @@ class Training:
     device: torch.device
     strategy: Strategy
     world: World
-    ensemble: Ensemble | None = None
+    beginning: Callable[[Any], dict[str, Any]]
+    """Collects the state of a run when an evaluation begins between training and the end of the epoch."""
+    processes: Processes | None = None
+    """Those that have met, kept for the next run; None before they have."""
     experiment: Any = None
     clock: Clock = field(default_factory=Clock)
     history: History = field(default_factory=History)

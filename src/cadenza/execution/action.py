@@ -53,8 +53,7 @@ def agreed(score: StageScore, act: Callable[[Run], object], vetoes: int) -> Call
         return act
 
     def agree_first(run: Run) -> object:
-        if run._ensemble is not None:
-            run._ensemble.skip(run, mask)
+        run._processes.skip(run, mask)
         return True if run._asked & vetoes else act(run)
 
     return agree_first

@@ -70,21 +70,20 @@ def _over_ranks(score: StageScore, behaviour: Callable[[Run], object]) -> Callab
     weighs_itself = any("accumulation" in callback.owns for callback in score.plan.callbacks)
 
     def back_propagate(run: Run) -> None:
-        ensemble = run._ensemble
-        assert ensemble is not None
-        ensemble.refuse_passed_by(run)
+        processes = run._processes
+        processes.refuse_passed_by(run)
         plain = run._loss
-        weighted = ensemble.weighted(run, share=not weighs_itself)
+        weighted = processes.weighted(run, share=not weighs_itself)
         if run.scaler is not None:
             weighted = run.scaler.scale(weighted)
-        run._loss = ensemble.carry(run, weighted)
+        run._loss = processes.carry(run, weighted)
         run._in_backward = True
         try:
             behaviour(run)
         finally:
             run._in_backward = False
             run._loss = plain
-        ensemble.after_backward(run)
+        processes.after_backward(run)
 
     return back_propagate
 
@@ -111,7 +110,7 @@ def refuse_who_comes_too_late(run: Run) -> None:
         what = "run.skip_step()"
     if run.scaler is not None:
         what = "the fp16 scaler"
-    if run._ensemble is not None and run._ensemble.reduction is not None:
+    if run._processes.reduces_apart:
         what = "putting the gradients of all processes together"
     if what is not None:
         raise RuntimeError(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.engine.fields import UNWEIGHTED
 from cadenza.engine.requests import ACTIONS
-from cadenza.engine.verbs import Verbs, each_verb
+from cadenza.engine.stack import Verbs, each_verb
 from cadenza.execution.backward import backward_verb
 from cadenza.execution.forward import forward_verb, without_gradients
-from cadenza.execution.step import again_verb, has_plain_optimizers, step_optimizer, step_plainly, step_verb
+from cadenza.execution.step import has_plain_optimizers, recompute_verb, step_optimizer, step_plainly, step_verb
 from cadenza.points import POINTS
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def verbs(score: StageScore) -> Verbs:
 
     bare = score.is_plain(*ACTIONS["train"]) and has_plain_optimizers(score) and not score.plan.together
     whole = _bare_step(score, train_step) if bare else train_step
-    return Verbs(whole, _only_in_evaluation, forward, backward, step, again_verb(score), step_optimizer)
+    return Verbs(whole, _only_in_evaluation, forward, backward, step, recompute_verb(score), step_optimizer)
 
 
 def opened_step(score: StageScore) -> Callable[[Run], bool]:

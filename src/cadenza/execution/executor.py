@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from cadenza.engine.verbs import Verbs
+from cadenza.engine.stack import Verbs
 from cadenza.execution import eager
 from cadenza.execution.options import Execution
 from cadenza.execution.recorded.optimizer_form import Form, allowed_form, captured_form, compiled_form
@@ -126,8 +126,8 @@ class Executor:
         cycles, fused = cycles_momentum(plan, run), self.options.fused
         self.forms = [captured_form(one, device, fused=fused, cycles=cycles) for one in run.optimizers]
         self.recorder = GraphRecorder(device)
-        if run._ensemble is not None:
-            run.training_state.strategy.reduce_apart(run, run._ensemble)
+        if run._processes.many:
+            run.training_state.strategy.reduce_apart(run, run._processes)
 
     def end(self) -> None:
         """Takes everything back: the optimizers are the user's own again, memory is let go of."""
@@ -136,8 +136,8 @@ class Executor:
         while self._undo:
             self._undo.pop()()
         self.recorder = None
-        if self.run._ensemble is not None:
-            self.run.training_state.strategy.reduce_along(self.run, self.run._ensemble)
+        if self.run._processes.many:
+            self.run.training_state.strategy.reduce_along(self.run, self.run._processes)
 
     # Saying why not -------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import torch
 from cadenza.engine.dispatch import Player
 from cadenza.engine.fields import GONE
 from cadenza.engine.requests import SKIP_BATCH, actions_from
-from cadenza.engine.verbs import Forward
+from cadenza.engine.stack import Forward
 from cadenza.execution.action import action, only_for_effect
 from cadenza.points import POINTS
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cadenza.foundation.arguments import among, check, whole
+
 MODES = ("eager", "auto", "captured", "compiled")
 
 
@@ -28,20 +30,17 @@ class Execution:
     shapes: int = 8
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"execution is one of {', '.join(MODES)}, not {self.mode!r}")
+        among("execution", self.mode, MODES)
         for name in ("fused", "foreach", "channels_last", "tf32"):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, bool):
-                raise ValueError(f"{name} is True, False or None, not {value!r}")
+            check(value is None or isinstance(value, bool), f"{name} is True, False or None", value)
         if self.fused and self.foreach:
             raise ValueError("an optimizer is stepped in one form: fused=True or foreach=True, not both")
         if self.foreach and self.mode != "eager":
             raise ValueError(f'foreach=True is for "eager"; execution {self.mode!r} chooses its own form')
         if self.fused and self.mode == "compiled":
             raise ValueError('fused=True is not for "compiled": the compiler itself fuses what the optimizer does')
-        if not isinstance(self.shapes, int) or isinstance(self.shapes, bool) or self.shapes < 1:
-            raise ValueError(f"shapes is a whole number of at least 1, not {self.shapes!r}")
+        whole("shapes", self.shapes, 1, "is")
 
     @classmethod
     def of(cls, value: str | Execution) -> Execution:

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torch import Tensor
-from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 from torch.optim import Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from cadenza.engine.dispatch import Player, Players, fire
 from cadenza.engine.fields import GONE
@@ -18,6 +16,7 @@ from cadenza.engine.requests import HOLD_STEP, SKIP_STEP, SKIP_ZERO_GRAD
 from cadenza.execution.action import action, agreed
 from cadenza.execution.backward import NO_BACKWARD, back_propagation, refuse_who_comes_too_late
 from cadenza.execution.forward import loss_behaviour
+from cadenza.foundation.torch_private import found_infs, step_quickly
 from cadenza.main_callback import clears_plainly
 from cadenza.points import POINTS
 
@@ -45,10 +44,11 @@ def step_verb(score: StageScore, *, adjusts_lr: bool = True) -> Callable[[Run], 
     def step(run: Run) -> bool:
         if run._stepped_itself:
             return _after_own_step(run, after_step, adjust_lr)
-        if held and run._ensemble is not None and not run._asked & NO_BACKWARD:
-            run._ensemble.skip(run, held)
-        if run._ensemble is not None and not run._asked & (NO_BACKWARD | HOLD_STEP):
-            run._ensemble.settle_held(run, run._pass)
+        if run._processes.many and not run._asked & NO_BACKWARD:
+            if held:
+                run._processes.skip(run, held)
+            if not run._asked & (NO_BACKWARD | HOLD_STEP):
+                run._processes.settle_held(run, run._pass)
         if plain and not run._asked and run.scaler is None:
             run._held = False
             step_plainly(run)
@@ -79,21 +79,6 @@ def step_plainly(run: Run) -> None:
         step_quickly(optimizer)
     run.clock.steps += 1
     clear_plainly(run)
-
-
-def step_quickly(optimizer: Optimizer) -> None:
-    """``optimizer.step()`` without what torch wraps around it for hooks and profilers, if there are none."""
-    step = type(optimizer).step
-    if (
-        getattr(step, "hooked", False)
-        and not (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
-        and not (_global_optimizer_pre_hooks or _global_optimizer_post_hooks)
-        and "step" not in vars(optimizer)  # as a scheduler replaces it, to see whether it was called
-        and not _profiler_enabled()
-    ):
-        step.__wrapped__(optimizer)  # type: ignore[attr-defined]
-    else:
-        optimizer.step()
 
 
 def clear_plainly(run: Run) -> None:
@@ -130,10 +115,10 @@ def _step_and_clear(run: Run, play_step: Callable[[Run], object], play_zero_grad
 def _found_inf(run: Run) -> bool:
     """Unscales the gradients, and says whether the scaler found one that is not finite. The scaler reads the device for
     that in each step anyway; its public way to ask, the scale after the update, comes too late."""
-    found = []
+    found: list[Tensor] = []
     for optimizer in run.optimizers:
         run.scaler.unscale_(optimizer)
-        found += run.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
+        found += found_infs(run.scaler, optimizer)
     return any(bool(one) for one in found)
 
 
@@ -184,7 +169,7 @@ def step_optimizer(run: Run, optimizer: Optimizer) -> None:
         run.scaler.step(optimizer)
     elif needs_closure(optimizer):
         first: list[Tensor] = [run.loss]
-        optimizer.step(lambda: first.pop() if first else run.again())  # type: ignore[arg-type, return-value]
+        optimizer.step(lambda: first.pop() if first else run.recompute())  # type: ignore[arg-type, return-value]
     else:
         optimizer.step()
 
@@ -200,7 +185,7 @@ def _step_needs_closure(kind: type[Optimizer]) -> bool:
     return parameter is not None and parameter.default is parameter.empty
 
 
-def again_verb(score: StageScore) -> Callable[[Run], Tensor]:
+def recompute_verb(score: StageScore) -> Callable[[Run], Tensor]:
     """Zero_grad, forward, loss and backward once more, for optimizers and callbacks that need a second look."""
     plan = score.plan
     clear = action(score, "zero_grad", plan.behaviour("on_iter_zero_grad"), 0)
@@ -210,15 +195,15 @@ def again_verb(score: StageScore) -> Callable[[Run], Tensor]:
         action(score, "backward", back_propagation(score), 0),
     )
 
-    def again(run: Run) -> Tensor:
+    def recompute(run: Run) -> Tensor:
         if run.scaler is not None:
-            raise RuntimeError("run.again() would add scaled gradients to unscaled ones; use bf16 or fp32 with it")
+            raise RuntimeError("run.recompute() would add scaled gradients to unscaled ones; use bf16 or fp32 with it")
         if run._had_held:
             raise RuntimeError(
-                "run.again() would drop the gradients that were held from earlier batches (accumulation)"
+                "run.recompute() would drop the gradients that were held from earlier batches (accumulation)"
             )
         if run._loss is GONE:
-            raise RuntimeError("run.again() plays a batch once more inside a step, when it has a loss already")
+            raise RuntimeError("run.recompute() runs a batch once more inside a step, when it has a loss already")
         at, run._replaying = run._at, True
         run._first = run._first or (run._loss, run._output)
         try:
@@ -230,4 +215,4 @@ def again_verb(score: StageScore) -> Callable[[Run], Tensor]:
             run._replaying, run._at = False, at
         return run.loss
 
-    return again
+    return recompute

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cadenza.callbacks.folders import write_whole
 from cadenza.foundation.row_files import json_line
 from cadenza.foundation.warn import warn
+from cadenza.foundation.whole_files import append_whole, set_aside, write_whole
 
 log = logging.getLogger("cadenza.experiment")
 MOST_WAITING = 100_000
@@ -46,7 +46,7 @@ class LinesFile:
         if not lines:
             return
         try:
-            append_text(self.path, "".join(lines))
+            append_whole(self.path, "".join(lines).encode())
         except OSError as error:
             raise self._cannot_write(error) from error
         self.count += len(lines)
@@ -74,13 +74,8 @@ class LinesFile:
 
     def set_aside(self) -> Path | None:
         """Gives what is there another name and begins anew; returns that name."""
-        if not self.path.exists():
-            return None
-        number = 1
-        while (kept := self.path.with_name(f"{self.path.stem}.{number}{self.path.suffix}")).exists():
-            number += 1
-        self.path.rename(kept)
-        self.count = 0
+        if kept := set_aside(self.path):
+            self.count = 0
         return kept
 
     def _repair(self) -> int:
@@ -95,18 +90,6 @@ class LinesFile:
         if whole < self.path.stat().st_size:
             os.truncate(self.path, whole)
         return count
-
-
-def append_text(path: Path, text: str) -> None:
-    """Adds ``text`` to a file, all of it or, after an error, nothing."""
-    end = path.stat().st_size if path.exists() else 0
-    try:
-        with path.open("ab") as file:
-            file.write(text.encode())
-    except OSError:
-        with contextlib.suppress(OSError):  # a part of a line stays; readers leave it out
-            os.truncate(path, end)
-        raise
 
 
 class Trouble:

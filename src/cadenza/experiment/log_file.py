@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cadenza.experiment.jsonl_file import append_text
 from cadenza.experiment.secrets import masked_text
+from cadenza.foundation.whole_files import append_whole
 
 
 class LogFile(logging.Handler):
@@ -28,7 +28,7 @@ class LogFile(logging.Handler):
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
         self._unwritten.append(f"{stamp} {masked_text(text)}\n")
         with contextlib.suppress(OSError):
-            append_text(self.path, "".join(self._unwritten))
+            append_whole(self.path, "".join(self._unwritten).encode())
             self._unwritten.clear()
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cadenza.callbacks.folders import write_whole
 from cadenza.experiment.provenance import packages
 from cadenza.experiment.recipe_text import jsonable, yaml_text
 from cadenza.experiment.secrets import masked
+from cadenza.foundation.whole_files import write_whole
 
 DETAILS = "run.json"
 PARTS = ("checkpoints", "plots", "tensorboard")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import shutil
 from collections import deque
@@ -14,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cadenza.callbacks.folders import write_whole
 from cadenza.experiment.jsonl_file import LinesFile, Trouble, WaitingLines
 from cadenza.experiment.png import png_bytes
+from cadenza.foundation.whole_files import whole_file, write_whole
 
 KINDS = ("image", "figure", "histogram", "text", "artifact")
 _BINS = 64
@@ -96,12 +95,8 @@ class Media:
 
 def copy_whole(file: Path, target: Path) -> None:
     """Copies a file so that ``target`` is never a part of it."""
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
+    with whole_file(target) as unfinished:
         shutil.copyfile(file, unfinished)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def file_name(name: str) -> str:

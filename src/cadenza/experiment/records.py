@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from cadenza.experiment.jsonl_file import read_lines
 from cadenza.experiment.make_folder import DETAILS, FolderError, read_details
 from cadenza.experiment.recipe_text import flat
 from cadenza.experiment.status import read_status
+from cadenza.foundation.suggest import did_you_mean
 
 PLACES = history.PLACES | {"clock_seconds"}
 """What a row says of where it was written; everything else in it is a metric."""
@@ -135,8 +135,7 @@ def find_run(run: RunName, root: RunName = "runs") -> Path:
     if named:
         return named[-1]
     names = [*(folder.name for folder in found), *(f"{folder.parts[-3]}/{folder.parts[-2]}" for folder in found)]
-    near = get_close_matches(text, names, n=1, cutoff=0.3)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    hint = did_you_mean(text, names, ".", cutoff=0.3)
     raise FolderError(f"no run {text!r} in {Path(root)}{hint} `cadenza runs` lists them")
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cadenza.callbacks.showing.displays import number
 from cadenza.experiment.make_folder import FolderError
 from cadenza.experiment.records import Record, RunName, read_run, run_folders
-from cadenza.foundation.text_table import text_table
+from cadenza.foundation.text_table import number, text_table
 
 
 def list_runs(root: RunName = "runs") -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cadenza.callbacks.folders import write_whole
 from cadenza.foundation.locking import is_locked, process_exists
+from cadenza.foundation.whole_files import write_whole
 
 NAME = "status.json"
 STATES = ("running", "finished", "failed", "interrupted", "preempted", "killed", "unreadable")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -16,37 +17,42 @@ def is_whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def whole(name: str, value: object, least: int) -> None:
-    if not is_whole(value, least):
-        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+def check(good: object, says: str, value: object, error: type[Exception] = ValueError) -> None:
+    """Raises an error that ``says`` what is right and shows ``value``, unless it is ``good``."""
+    if not good:
+        raise error(f"{says}, not {value!r}")
+
+
+def whole(name: str, value: object, least: int, says: str = "must be", *, or_none: bool = False) -> None:
+    good = is_whole(value, least) or (or_none and value is None)
+    check(good, f"{name} {says} {'None or ' if or_none else ''}a whole number of at least {least}", value)
 
 
 def positive(name: str, value: float) -> None:
-    if not is_number(value) or value <= 0:
-        raise ValueError(f"{name} must be a number above 0, not {value!r}")
+    check(is_number(value) and value > 0, f"{name} must be a number above 0", value)
+
+
+def at_least_zero(name: str, value: float, says: str = "is a finite number") -> None:
+    check(is_number(value) and value >= 0, f"{name} {says} of at least 0", value)
 
 
 def ratio(name: str, value: float) -> None:
-    if not is_number(value) or not 0 <= value <= 1:
-        raise ValueError(f"{name} must be a number from 0 to 1, not {value!r}")
+    check(is_number(value) and 0 <= value <= 1, f"{name} must be a number from 0 to 1", value)
 
 
 def below_one(name: str, value: float) -> None:
-    if not is_number(value) or not 0 <= value < 1:
-        raise ValueError(f"{name} must be a number from 0 up to, but not including, 1, not {value!r}")
+    check(is_number(value) and 0 <= value < 1, f"{name} must be a number from 0 up to, but not including, 1", value)
 
 
 def flags(**values: object) -> None:
     """Each is True or False: what only looks like one, such as the text "no", would mean its opposite."""
     for name, value in values.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} is True or False, not {value!r}")
+        check(isinstance(value, bool), f"{name} is True or False", value, TypeError)
 
 
 def text(name: str, value: object, what: str) -> None:
     """A text with something in it."""
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} is {what}, not {value!r}")
+    check(isinstance(value, str) and value, f"{name} is {what}", value)
 
 
 def one_of(name: str, value: object, choices: Sequence[str], *, or_none: bool = False) -> None:
@@ -61,9 +67,24 @@ def one_of(name: str, value: object, choices: Sequence[str], *, or_none: bool = 
         raise ValueError(f"{name} is {', '.join(first)} or {last}, not {value!r}")
 
 
-def function(name: str, value: object, what: str = "a function of the run") -> None:
-    if value is not None and not callable(value):
-        raise TypeError(f"{name} is {what} or None, not {value!r}")
+def among(name: str, value: object, choices: Iterable[object]) -> None:
+    """One of many words.
+
+    >>> among("format", "gif", ("png", "pdf", "svg"))
+    Traceback (most recent call last):
+    ValueError: format is one of png, pdf, svg, not 'gif'
+    """
+    known = list(choices)
+    check(value in known, f"{name} is one of {', '.join(map(str, known))}", value)
+
+
+def metric(name: str, value: object) -> None:
+    check(isinstance(value, str) and value, f'{name} names a metric, such as "val/loss"', value)
+
+
+def function(name: str, value: object, what: str = "a function of the run or None") -> None:
+    """Something to call, or None."""
+    check(value is None or callable(value), f"{name} is {what}", value, TypeError)
 
 
 def texts(name: str, values: Any, what: str, *, least: int = 1) -> list[str]:
@@ -74,8 +95,8 @@ def texts(name: str, values: Any, what: str, *, least: int = 1) -> list[str]:
     """
     one = isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable)
     found = [] if one else list(values)
-    if one or len(found) < least or not all(isinstance(part, str) and part for part in found):
-        raise TypeError(f"{name} is {what}, not {values!r}")
+    good = not one and len(found) >= least and all(isinstance(part, str) and part for part in found)
+    check(good, f"{name} is {what}", values, TypeError)
     return found
 
 
@@ -99,8 +120,8 @@ def some_of(name: str, values: Any, known: Collection[str]) -> frozenset[str]:
     frozenset({'val'})
     """
     chosen = [values] if isinstance(values, str) else list(values) if isinstance(values, Iterable) else []
-    if not chosen or not all(isinstance(one, str) and one in known for one in chosen):
-        raise ValueError(f"{name} is some of {', '.join(known)}, not {values!r}")
+    good = chosen and all(isinstance(one, str) and one in known for one in chosen)
+    check(good, f"{name} is some of {', '.join(known)}", values)
     return frozenset(chosen)
 
 
@@ -112,10 +133,27 @@ def loader(name: str, value: object) -> None:
 
 
 def stream(name: str, value: object) -> None:
-    if value is not None and not callable(getattr(value, "write", None)):
-        raise TypeError(f"{name} is something to write texts to, such as sys.stderr, or None, not {value!r}")
+    good = value is None or callable(getattr(value, "write", None))
+    check(good, f"{name} is something to write texts to, such as sys.stderr, or None", value, TypeError)
 
 
-def path(name: str, value: object, what: str = "the name of a file or None") -> None:
+def path(name: str, value: object, what: str = "the name of a file or None") -> str | os.PathLike[str] | None:
     if value is not None and (not isinstance(value, str | os.PathLike) or not os.fspath(value)):
         raise TypeError(f"{name} is {what}, not {value!r}")
+    return value
+
+
+def file_format(who: str, file: str | os.PathLike[str] | None, format: str | None, known: Sequence[str]) -> str:
+    """The format of a file: the end of its name or what was asked for, else the first of those that are known.
+
+    >>> file_format("Plot", "curve.PDF", None, ("png", "pdf"))
+    'pdf'
+    """
+    path(f"{who}: path", file)
+    ending = None if file is None else Path(file).suffix.removeprefix(".").lower()
+    for found in (ending, format):
+        if found is not None and found not in known:
+            raise ValueError(f"{who}: the end of path or else format is {', '.join(known)}, not {found!r}: {file!r}")
+    if ending is not None and format not in (None, ending):
+        raise ValueError(f"{who}: path ends in .{ending}, but format is {format!r}; leave one of them out")
+    return ending or format or known[0]

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cadenza.foundation.arguments import whole
+
 _VERSION = 3
 """Of the state of Python's generator, since Python 3.2."""
 
@@ -27,8 +29,7 @@ class Draws:
     """
 
     def __init__(self, seed: int | None = None) -> None:
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-            raise ValueError(f"seed must be None or a whole number of at least 0, not {seed!r}")
+        whole("seed", seed, 0, or_none=True)
         self._generator = None if seed is None else random.Random(seed)
 
     @property

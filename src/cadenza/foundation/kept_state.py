@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from cadenza.foundation.generators import set_state, state_of
 from cadenza.foundation.module_modes import Flags, flags_of
 from cadenza.foundation.rng import rng_state, set_rng_state
+from cadenza.foundation.torch_private import buffers_in, parameters_in
 from cadenza.foundation.tree import entries, walk
 
 _FIXED = (str, bytes, bool, int, float, complex, type(None), tuple, list, Mapping, Tensor, nn.Module, Optimizer)
@@ -70,7 +71,7 @@ class KeptState:
 
     def keep_buffers(self, module: nn.Module) -> None:
         for one in module.modules():
-            self.keep_tree(one._buffers, added=True)
+            self.keep_tree(buffers_in(one), added=True)
 
     def keep_gradients(self, parameters: Iterable[Tensor]) -> list[Tensor | None]:
         """Which tensors are the gradients; what is in them is not copied."""
@@ -94,7 +95,7 @@ class KeptState:
         self.keep_rng(device)
         self._modes = flags_of(module)
         for one in module.modules():
-            self.keep_tree(one._parameters, added=True)
+            self.keep_tree(parameters_in(one), added=True)
         self.keep_buffers(module)
         self.keep_gradients(module.parameters())
         for optimizer in optimizers:

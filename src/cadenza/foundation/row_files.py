@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cadenza.callbacks.folders import write_whole
-from cadenza.callbacks.showing.displays import number
+from cadenza.foundation.text_table import number
+from cadenza.foundation.whole_files import append_whole, write_whole
 
 FORMATS = ("csv", "tsv", "jsonl", "txt")
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
@@ -50,23 +48,27 @@ class Table:
             self._widen(new)
         header = "" if self.path.exists() else self._header()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab") as file:
-            end = file.tell()
-            try:
-                file.write((header + self._lines(rows)).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.truncate(self.path, end)  # a disk that is full leaves no half of a line
-                raise
+        append_whole(self.path, (header + self._lines(rows)).encode(), on_disk=True)
+
+    def read_columns(self) -> None:
+        """Goes on in a file that is there already."""
+        if self.path.exists():
+            with self.path.open(encoding="utf-8", newline="") as file:
+                self.columns = next(csv.reader(file, delimiter=_SEPARATORS[self.format]), [])
+
+    def cut(self, count: int) -> None:
+        """Keeps the first ``count`` rows."""
+        if self.path.exists():
+            self.rewrite(self._read()[:count])
 
     def _widen(self, new: list[str]) -> None:
         self.columns += new
         if self.path.exists():
-            with self.path.open(encoding="utf-8", newline="") as file:
-                rows = list(csv.DictReader(file, delimiter=_SEPARATORS[self.format]))
-            write_whole(self.path, (self._header() + self._lines(rows)).encode())
+            write_whole(self.path, (self._header() + self._lines(self._read())).encode())
+
+    def _read(self) -> list[dict[str, Any]]:
+        with self.path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file, delimiter=_SEPARATORS[self.format]))
 
     # Lines ----------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Tables for people, as lines of text."""
+"""Numbers and tables for people, as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from cadenza.callbacks.faults import warn
+from cadenza.foundation.warn import warn
+
+
+def number(value: float) -> str:
+    """Four significant digits, trailing zeros kept so that lines stay aligned; of large numbers all before the point.
+
+    >>> number(0.98333), number(0.5), number(1234.5), number(16310.2), number(2e17), number(float("nan"))
+    ('0.9833', '0.5000', '1234', '16,310', '2.000e+17', 'nan')
+    """
+    if 10_000 <= abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:#.4g}".rstrip(".")
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+
+from cadenza.foundation.suggest import nearest_name, suggestion
 
 
 class RecipeError(ValueError):
@@ -30,8 +31,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     'early_stopping'
     """
     by_fold = {fold(one): one for one in known}
-    near = get_close_matches(fold(name), by_fold, n=1, cutoff=0.5)
-    return by_fold[near[0]] if near else None
+    near = nearest_name(fold(name), by_fold, 0.5)
+    return None if near is None else by_fold[near]
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
@@ -39,7 +40,7 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     known = list(known)
     near = nearest(name, known)
     if near is not None:
-        return f"; did you mean {near!r}?"
+        return suggestion(near)
     if otherwise:
         return f"; {otherwise}"
     return f"; there is {', '.join(sorted(known)[:12])}" + (", …" if len(known) > 12 else "") if known else ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Protocol
 
 from cadenza._stubs import Stubs
 from cadenza.callback import BEHAVIOUR_NAMES, Callback, FunctionCallback, overrides
+from cadenza.foundation.suggest import nearest_name, suggestion
 from cadenza.main_callback import MainCallback
 from cadenza.points import POINTS, REQUESTS, STAGES, Kind
 from cadenza.registration.suggestions import looks_like_a_point, nearest
@@ -215,5 +215,5 @@ def nearest_point(name: object) -> str:
     """What to say of something that should name a point."""
     if not isinstance(name, str):
         return f"{name!r} is no point; one is named by a text, such as 'after_epoch'"
-    near = nearest(name) or next(iter(get_close_matches(name, POINTS, n=1, cutoff=0.3)), None)
-    return f"{name!r} is no point{f'; did you mean {near!r}?' if near else '.'} `cadenza points` lists them all"
+    near = nearest(name) or nearest_name(name, POINTS, 0.3)
+    return f"{name!r} is no point{suggestion(near, '.')} `cadenza points` lists them all"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
+from cadenza.foundation.suggest import nearest_name
 from cadenza.points import POINTS
 
 FOREIGN: dict[str, str] = {
@@ -79,7 +78,7 @@ def looks_like_a_point(name: str) -> bool:
     if name.startswith("_"):
         return False
     known = name.startswith(("before_", "after_", "around_", "on_")) or name in FOREIGN
-    return known or bool(get_close_matches(name, POINTS, n=1, cutoff=0.88))
+    return known or nearest_name(name, POINTS, 0.88) is not None
 
 
 def nearest(name: str) -> str | None:
@@ -92,5 +91,4 @@ def nearest(name: str) -> str | None:
         return FOREIGN[name]
     prefix = name.split("_")[0] + "_"
     same_kind = [point for point in POINTS if point.startswith(prefix)]
-    found = get_close_matches(name, same_kind, n=1, cutoff=0.5) or get_close_matches(name, POINTS, n=1, cutoff=0.5)
-    return found[0] if found else None
+    return nearest_name(name, same_kind, 0.5) or nearest_name(name, POINTS, 0.5)

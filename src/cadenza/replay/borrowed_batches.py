@@ -6,16 +6,16 @@ it still holds what was lent.
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cadenza.foundation.torch_private import version_of as _version
+
 _WATCHED = 8
 """So many batches are kept beside their copies before others are lent."""
 _TENSORS = frozenset({Tensor})
-_version = attrgetter("_version")
 
 
 def lasting(tensor: Tensor) -> bool:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from cadenza.data import Feed
 from cadenza.engine.requests import BIT
-from cadenza.engine.stack import Epoch, Pass
+from cadenza.engine.stack import Pass
 from cadenza.foundation.rng import pack_rng, rng_state
+from cadenza.foundation.torch_private import buffers_in
 from cadenza.foundation.tree import fold, map_tree, same_tree, with_dicts
 from cadenza.resume.global_batch import step_of
 from cadenza.resume.optimizer_groups import describe
@@ -35,12 +36,12 @@ def collect(run: Run) -> dict[str, Any]:
     is spread stays so if there is a ``crew_of`` the run.
     """
     state = collect_here(run)
-    return state if run._ensemble is None else run._ensemble.collected(run, state)
+    return run._processes.collected(run, state)
 
 
 def crew_of(run: Run) -> Any:
     """Who saves together, if each process stores its own part of a checkpoint; None if rank 0 stores all of it."""
-    return None if run._ensemble is None else run._ensemble.crew
+    return run._processes.crew
 
 
 def collect_here(run: Run) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def collect_here(run: Run) -> dict[str, Any]:
         "store": {name: value for name, value in run.store.items() if is_tree(value)},
         "position": position_of(run, now),
         "asked": now["asked"],
-        "waiting": [] if began is not None or run._ensemble is None else run._ensemble.waiting(run),
+        "waiting": [] if began is not None else run._processes.waiting(run),
         "step": step_of(run),
     }
 
@@ -137,6 +138,15 @@ def load_buffers(model: nn.Module, criterion: object, buffers: dict[str, Tensor]
             module.register_buffer(last, saved.to(device, copy=True), persistent=False)
 
 
+def make_room(module: nn.Module, saved: dict[str, Tensor], device: torch.device) -> None:
+    """Creates the buffers that were registered as None and that training created: torch loads only what is there."""
+    for place, part in module.named_modules():
+        for name in [name for name, buffer in buffers_in(part).items() if buffer is None]:
+            value = saved.get(f"{place}.{name}" if place else name)
+            if value is not None:
+                buffers_in(part)[name] = torch.empty_like(value, device=device)
+
+
 def feeds_of(run: Run) -> dict[str, Any]:
     """Where each loader stands: the one of the training pass that is open after so many batches, the others between
     two passes."""
@@ -158,7 +168,7 @@ def unresumable(run: Run) -> list[str]:
 def _consumed(run: Run, feed: Feed) -> int:
     """The batches of the pass that this process had; it may have gone along in more rounds, without a batch."""
     rounds = run._pass.index + 1
-    ended = isinstance(run._pass, Pass) and run._pass.exhausted and run._ensemble is not None
+    ended = isinstance(run._pass, Pass) and run._pass.exhausted and run._processes.many
     return min(rounds, getattr(feed, "inner", feed).read) if ended else rounds
 
 
@@ -195,7 +205,7 @@ def position_of(run: Run, now: dict[str, Any]) -> dict[str, Any] | None:
             "mean": this.mean.state_dict(),
             "held": run._held,
         }
-        if run._ensemble is not None:
+        if run._processes.many:
             position["pass"].update(seen=list(this.seen), counted=list(this.counted))
     return position
 
@@ -238,9 +248,3 @@ def _bits(tensor: Tensor) -> Tensor:
     here = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     plain = here.detach().cpu().contiguous()
     return plain if plain.numel() == 0 else plain.reshape(-1).view(torch.uint8)
-
-
-def mark_beginning(run: Run, this: Pass) -> None:
-    """An evaluation between training and the end of the epoch begins: what would be saved is kept."""
-    if run.mode == "fit" and run._plan.saver is not None and isinstance(run._open[-1], Epoch):
-        this.beginning = beginning(run)

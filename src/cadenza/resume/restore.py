@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cadenza.engine.fresh_start import FRESH_START, FreshStart
 from cadenza.engine.open_loader import restore_unread
 from cadenza.engine.requests import BIT, SKIP_VALIDATION
 from cadenza.foundation.rng import set_rng_state, unpack_rng
 from cadenza.foundation.warn import warn
 from cadenza.history import Best
-from cadenza.resume.collect import alike, load_buffers
+from cadenza.resume.collect import alike, load_buffers, make_room
 from cadenza.resume.global_batch import accumulating, keep_step
 from cadenza.resume.optimizer_groups import accept_known_groups, restore_groups
 from cadenza.resume.plain_state import decoded
@@ -34,13 +35,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("cadenza")
 
 
-class Resume:
+class Resume(FreshStart):
     """A saved state on its way into a run, until the run stands where it was saved."""
+
+    is_resuming = True
 
     def __init__(self, state: dict[str, Any], name: str = "") -> None:
         self.state = state
         self.name = name
-        self.position: dict[str, Any] | None = state["position"]
+        self.position = state["position"]
         self.done = [tuple(one) for one in self.position["done"]] if self.position else []
         self._undo: list[Callable[[], None]] = []
 
@@ -77,6 +80,7 @@ class Resume:
         state = self.state = run.training_state.strategy.taken(run, self.state)
         self._load_model(run)
         if isinstance(run.criterion, nn.Module):
+            make_room(run.criterion, state["criterion"], run.device)
             run.criterion.load_state_dict(state["criterion"])
         _load_each("optimizer", run.optimizers, state["optimizers"], load_optimizer)
         _load_each("scheduler", run.schedulers, state["schedulers"], _load_scheduler)
@@ -99,6 +103,7 @@ class Resume:
         self._keep_step(run, callbacks)
 
     def _load_model(self, run: Run) -> None:
+        make_room(run.module, self.state["model"], run.device)
         try:
             run.module.load_state_dict(self.state["model"])
         except RuntimeError as error:
@@ -164,7 +169,7 @@ class Resume:
             return
         this.index = inside["consumed"] - 1
         this.mean.load_state_dict(inside["mean"], run.device)
-        if run._ensemble is not None and "seen" in inside:
+        if run._processes.many and "seen" in inside:
             this.seen, this.counted = list(inside["seen"]), list(inside["counted"])
 
     def set_rng(self, run: Run) -> None:
@@ -173,7 +178,7 @@ class Resume:
     def arrive(self, run: Run) -> None:
         """The run stands where it was saved: whatever its callbacks did on the way is set right. This ends the
         resuming."""
-        run._resume = None
+        run._resume = FRESH_START
         self.release()
         inside = self.position["pass"] if self.position else None
         run.module.load_state_dict(self.state["model"])
@@ -182,7 +187,7 @@ class Resume:
         for name, parameter in run.module.named_parameters():
             gradient = gradients.get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.device)
-        run._held = bool(inside["held"] if inside else run._carries and gradients)
+        run._held = bool(inside["held"] if inside else run.carries_gradients and gradients)
         run.metrics.clear()
         run.metrics.update(self.state["metrics"])
         self._set_row(run)
@@ -203,12 +208,7 @@ class Resume:
                 run._asked |= BIT[name]
                 run.stop_reason = self.state["stop_reason"]
         for request, rule, reason in self.state.get("waiting", ()):  # what not all processes had agreed on
-            if run._ensemble is not None:
-                run._ensemble.agreement.wait_again(request, rule, reason)
-            elif request != "stop":
-                run._asked |= BIT[request]
-            else:
-                run.stop(reason)
+            run._processes.wait_again(run, request, rule, reason)
 
     def _set_row(self, run: Run) -> None:
         row = run._rows["epoch"]

@@ -168,7 +168,7 @@ def test_what_is_played_inside_a_callback_is_not_its_own(time):
 
         def before_step(self, run):
             time.spend(5)
-            run.again()
+            run.recompute()
 
     ledger = ledger_of()
     made(Slow(time), Again(), Spends(time, after_forward=3), ledger).fit(Loader(time), epochs=1)

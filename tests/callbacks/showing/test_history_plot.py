@@ -15,7 +15,8 @@ from tests.processes import run
 
 from cadenza import Callback, Watch, When
 from cadenza.callbacks.showing.history_plot import HistoryPlot, plot_history
-from cadenza.callbacks.showing.plot_series import Series, families, family_of, thinned
+from cadenza.callbacks.showing.plot_series import Series, families, family_of
+from cadenza.callbacks.showing.plot_series import banded as thinned
 from cadenza.callbacks.training.accumulate import Accumulate
 from cadenza.history import History
 from cadenza.testing import tiny_loader

@@ -623,9 +623,9 @@ def test_a_display_that_cannot_be_is_refused_at_once(monkeypatch):
         Progress("tqdm")
     monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setitem(sys.modules, "IPython", None)
-    with pytest.raises(ImportError, match='display="rich" needs rich: pip install rich'):
+    with pytest.raises(ImportError, match='display="rich" needs rich: pip install'):
         Progress("rich")
-    with pytest.raises(ImportError, match='display="notebook" needs IPython: pip install ipython'):
+    with pytest.raises(ImportError, match='display="notebook" needs IPython: pip install'):
         Progress("notebook")
 
 

@@ -227,16 +227,16 @@ def test_what_cannot_work_together_is_refused():
 
     class Again(Callback):
         def before_step(self, run):
-            run.again()
+            run.recompute()
 
-    with pytest.raises(RuntimeError, match=r"again"):
+    with pytest.raises(RuntimeError, match=r"recompute"):
         made(Accumulate(2), Again()).fit(ragged(), epochs=1)
 
 
 def test_a_batch_that_is_played_again_is_no_further_batch():
     class Twice(MainCallback):
         def on_iter_step(self, run):
-            run.again()
+            run.recompute()
             super().on_iter_step(run)
 
     with_it, without = made(Twice(), Accumulate(1)), made(Twice())

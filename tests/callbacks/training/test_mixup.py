@@ -155,7 +155,7 @@ def test_a_batch_with_names_and_a_loss_of_the_users_own() -> None:
 def test_a_batch_that_is_played_again_is_mixed_in_the_same_way() -> None:
     losses: list[tuple[Tensor, Tensor]] = []
     trainer = made(MixUp(seed=SEED))
-    trainer.on("before_step")(lambda run: losses.append((run.loss.detach(), run.again().detach())))
+    trainer.on("before_step")(lambda run: losses.append((run.loss.detach(), run.recompute().detach())))
     trainer.fit(tiny_loader(20), epochs=1)
     assert all(torch.equal(first, again) for first, again in losses)
     assert len(losses) == 3

@@ -157,7 +157,7 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="change must be a function that takes the run, not 'change'"):
         StageSwitch("1 epoch", "change")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="is not a duration"):
-        StageSwitch("soon", print)
+        StageSwitch("soon", Note())
 
 
 def test_explain_names_the_change() -> None:

@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.faults import warn
 from cadenza.callbacks.guards.monitored_metric import newest_row, refuse_unknown
-from cadenza.foundation.arguments import flags, is_number, is_whole, one_of, whole
+from cadenza.foundation.arguments import at_least_zero, flags, is_number, is_whole, metric, one_of, whole
+from cadenza.foundation.warn import warn
 from cadenza.history import Row
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ class Patience:
         if patience is not None and not is_whole(patience, 1):
             raise ValueError(f"patience is a whole number of at least 1, or None for no end to it, not {patience!r}")
         one_of("mode", mode, ("min", "max"))
-        if not is_number(min_delta) or min_delta < 0:
-            raise ValueError(f"min_delta is a finite number of at least 0, not {min_delta!r}")
+        at_least_zero("min_delta", min_delta)
         self.patience, self.mode, self.min_delta = patience, mode, float(min_delta)
         self.best: float | None = None
         self.bad = 0
@@ -93,8 +92,7 @@ class EarlyStopping(Callback):
         divergence_patience: int = 1,
         check_finite: bool = True,
     ) -> None:
-        if not isinstance(monitor, str) or not monitor:
-            raise ValueError(f'monitor names a metric, such as "val/loss", not {monitor!r}')
+        metric("monitor", monitor)
         for name, bound in (("threshold", threshold), ("divergence", divergence)):
             if bound is not None and not is_number(bound):
                 raise ValueError(f"{name} is a finite number that the metric is compared with, or None, not {bound!r}")

@@ -120,7 +120,7 @@ class HangWatch(Callback):
         first = f"{self.name}: the run has stood still for {seconds:.1f} seconds {place(run)}"
         try:
             log.error("%s", first)
-            self._write(f"{first}\n{where_others_stand(run)}{stacks(run._thread)}")
+            self._write(f"{first}\n{where_others_stand(run)}{stacks(run.thread)}")
         except Exception as error:  # a full disk must not end the watch
             log.warning("%s could not write its report: %r", self.name, error)
         self.reports += 1
@@ -129,7 +129,7 @@ class HangWatch(Callback):
         if self.action == "kill":
             os._exit(EXIT_CODE)
         elif self.action == "raise":
-            _raise_in(run._thread)
+            _raise_in(run.thread)
 
     def _write(self, report: str) -> None:
         if self.file is not None:
@@ -146,14 +146,23 @@ class HangWatch(Callback):
 def standing(run: Run) -> tuple[Any, ...]:
     """Everything that changes when a run moves."""
     clock = run.clock
-    return run._at, run.stage, run.loader_name, run.epoch, run._pass, run._pass.index, clock.batches, clock.steps
+    return (
+        run.point,
+        run.stage,
+        run.loader_name,
+        run.epoch,
+        run.open_stages,
+        run.batches_seen,
+        clock.batches,
+        clock.steps,
+    )
 
 
 def where_others_stand(run: Run) -> str:
     """A line for each process of those that train together; one that does not answer does not even run Python."""
-    if run._ensemble is None:
+    if not run.processes.many:
         return ""
-    known = run._ensemble.lifeline.places()
+    known = run.processes.places()
     return "".join(f"rank {rank}: {known.get(rank, 'does not answer')}\n" for rank in range(run.world_size))
 
 

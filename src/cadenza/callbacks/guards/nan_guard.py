@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from cadenza.callback import Callback, Order, without
-from cadenza.callbacks.faults import warn
 from cadenza.callbacks.training.clip import trained_parameters
 from cadenza.foundation.arguments import one_of, path, whole
+from cadenza.foundation.warn import warn
 from cadenza.history import read
 from cadenza.replay.snapshot import CannotKeep
 from cadenza.replay.tape import Place, Tape, folder_for
@@ -80,6 +80,7 @@ class NaNGuard(Callback):
     """Before all others, so that a batch is kept as it was fetched."""
     stages = frozenset({"train"})
     replayed = False
+    same_on_ranks = ("action", "watch")
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class NaNGuard(Callback):
     # Looking --------------------------------------------------------------------------------------------------------
 
     def before_backward(self, run: Run) -> None:
-        if run._replaying or self._place is None or not self._looks_at("before_backward"):
+        if run.is_recomputing or self._place is None or not self._looks_at("before_backward"):
             return  # a second forward of this batch inside its step cannot be asked away any more
         value = float(run.loss.detach())  # waits for the device: whether to back-propagate must be known now
         if not math.isfinite(value):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import warn
-from cadenza.foundation.arguments import is_number, one_of
+from cadenza.foundation.arguments import at_least_zero, check, is_number, one_of
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -72,10 +72,8 @@ class AllPredictionsSame(Callback):
         one_of("action", action, ("warn", "stop"))
         if predictions not in (None, "class", "value") and not callable(predictions):
             raise ValueError(f'predictions is "class", "value", a function or None, not {predictions!r}')
-        if value is not None and not is_number(value):
-            raise ValueError(f"value is the finite number that is predicted, or None, not {value!r}")
-        if not is_number(tolerance) or tolerance < 0:
-            raise ValueError(f"tolerance is a finite number of at least 0, not {tolerance!r}")
+        check(value is None or is_number(value), "value is the finite number that is predicted, or None", value)
+        at_least_zero("tolerance", tolerance)
         self.action, self.predictions, self.value, self.tolerance = action, predictions, value, tolerance
         self._forget()
 

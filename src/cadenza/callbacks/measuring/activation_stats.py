@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import warn
 from cadenza.callbacks.measuring.gradient_stats import in_steps
 from cadenza.clock import Duration
-from cadenza.foundation.arguments import is_number, texts
+from cadenza.foundation.arguments import at_least_zero, texts
+from cadenza.foundation.suggest import did_you_mean
 from cadenza.foundation.tree import entries, tensors_of
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -161,8 +161,7 @@ def chosen(model: nn.Module, modules: Modules) -> dict[str, nn.Module]:
     patterns = list(modules)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in every):
-            near = get_close_matches(pattern, every, n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
+            hint = did_you_mean(pattern, every, ".", cutoff=0.4)
             raise ValueError(f"the model has no module {pattern!r}{hint} Known: {', '.join(every)}")
     return {name: module for name, module in every.items() if any(fnmatchcase(name, p) for p in patterns)}
 
@@ -174,6 +173,5 @@ def checked_modules(modules: Modules) -> Modules:
 
 
 def checked_near_zero(near_zero: float) -> float:
-    if not is_number(near_zero) or near_zero < 0:
-        raise ValueError(f"near_zero is a finite number of at least 0, not {near_zero!r}")
+    at_least_zero("near_zero", near_zero)
     return near_zero

@@ -14,7 +14,7 @@ from cadenza.callbacks.measuring.result_packages import ClassificationResults, n
 from cadenza.clock import Duration
 from cadenza.data import gather, to_device
 from cadenza.foundation.arguments import loader as loader_or_none
-from cadenza.foundation.arguments import one_of
+from cadenza.foundation.arguments import one_of, text
 from cadenza.history import as_scalar
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ class Evaluate(PassMeasure, Callback):
             raise ValueError(f'every counts epochs, such as "2 epochs", not {self.every.unit}')
         one_of("move", move, ("end", "batch"))
         loader_or_none("loader", loader)
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"name is what the results of a loader are called by, not {name!r}")
+        text("name", name, "what the results of a loader are called by")
         self.package, self.loader, self.prefix, self.move = package, loader, f"{name}/", move
         if loader is not None:
             self.name, self.stages = f"{type(self).__name__}({name})", None

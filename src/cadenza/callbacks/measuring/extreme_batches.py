@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order, infer_mode, without
-from cadenza.callbacks.faults import warn
-from cadenza.foundation.arguments import flags, is_whole, one_of, some_of
+from cadenza.foundation.arguments import check, flags, one_of, some_of, whole
 from cadenza.foundation.tree import entries_and_fields, map_tree, with_dicts
+from cadenza.foundation.warn import warn
 from cadenza.history import as_scalar, read, unknown_metric
 from cadenza.points import STAGES
 
@@ -78,11 +78,9 @@ class ExtremeBatches(Callback):
         outputs: bool = False,
         read_every: int = 16,
     ) -> None:
-        if not isinstance(keep, str) or keep not in _KEEP:
-            raise ValueError(f'keep is "worst", "best" or "both", not {keep!r}')
+        check(isinstance(keep, str) and keep in _KEEP, 'keep is "worst", "best" or "both"', keep)
         one_of("mode", mode, ("min", "max"), or_none=True)
-        if not is_whole(read_every, 1):
-            raise ValueError(f"read_every is a whole number of at least 1, not {read_every!r}")
+        whole("read_every", read_every, 1, "is")
         flags(outputs=outputs)
         self.by, self.keep, self.outputs, self.read_every = by, keep, outputs, read_every
         self.mode = _mode(by, mode)
@@ -263,8 +261,7 @@ def _pass(run: Run) -> str:
 def _mode(by: Any, mode: str | None) -> str:
     if isinstance(by, str) and by:
         return mode or infer_mode(by)
-    if not callable(by):
-        raise TypeError(f'by is "loss", the name of a metric or a function of the run, not {by!r}')
+    check(callable(by), 'by is "loss", the name of a metric or a function of the run', by, TypeError)
     if mode is None:
         raise ValueError('say whether "min" or "max" of what the function returns is better: mode="min"')
     return mode

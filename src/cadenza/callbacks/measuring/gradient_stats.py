@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order, without
-from cadenza.callbacks.faults import warn
 from cadenza.clock import Duration
 from cadenza.foundation.arguments import one_of
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run

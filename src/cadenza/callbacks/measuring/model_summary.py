@@ -20,6 +20,7 @@ from cadenza.foundation.kept_state import buffers_kept
 from cadenza.foundation.module_modes import flags_of, set_flags
 from cadenza.foundation.rng import rng_kept
 from cadenza.foundation.text_table import tell, text_table
+from cadenza.foundation.torch_private import cpu_attention
 from cadenza.foundation.tree import entries, tensors_of
 from cadenza.main_callback import MainCallback
 
@@ -32,7 +33,7 @@ def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
 
-_UNKNOWN_TO_TORCH = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
+_UNKNOWN_TO_TORCH = {cpu_attention(): _attention}
 """The attention that is chosen on a CPU; torch's counter knows only those of GPUs."""
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Order
-from cadenza.callbacks.faults import warn
-from cadenza.foundation.arguments import one_of, some_of
+from cadenza.foundation.arguments import function, one_of, some_of
 from cadenza.foundation.tree import map_tree, with_dicts
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -42,8 +42,7 @@ class PassMeasure:
 
     def __init__(self, stages: Iterable[str], prepare: Prepare | None, on_error: str) -> None:
         self.stages = checked_stages(stages)
-        if prepare is not None and not callable(prepare):
-            raise TypeError(f"prepare is a function of the run that returns output and targets, not {prepare!r}")
+        function("prepare", prepare, "a function of the run that returns output and targets")
         one_of("on_error", on_error, ("raise", "warn"))
         self.prepare, self.on_error = prepare, on_error
         self._open: dict[str, Tally] = {}
@@ -159,7 +158,7 @@ def was_computed(run: Run) -> bool:
 
 def was_cut_short(run: Run) -> bool:
     """Whether a stop ended this validation or test before its last batch, so that it has no result."""
-    return run.stage != "train" and run.stop_reason is not None and not getattr(run._pass, "complete", True)
+    return run.stage != "train" and run.stop_reason is not None and not run.is_pass_complete
 
 
 def detached(value: Any) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cadenza.callbacks.measuring.per_sample import shaped_like
 from cadenza.callbacks.measuring.ranking import average_precision, roc_auc
-from cadenza.foundation.arguments import flags, labels
+from cadenza.foundation.arguments import check, flags, labels
 
 NAN = float("nan")
 
@@ -32,8 +32,7 @@ class ResultPackage:
     """What it computes, as far as that is known before."""
 
     def __init__(self, *, prefix: str = "") -> None:
-        if not isinstance(prefix, str):
-            raise TypeError(f"prefix is a text, not {prefix!r}")
+        check(isinstance(prefix, str), "prefix is a text", prefix, TypeError)
         self.prefix = prefix
 
     def compute(self, predictions: Any, targets: Any) -> dict[str, float]:

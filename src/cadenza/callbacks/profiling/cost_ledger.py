@@ -10,16 +10,18 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant, warn
-from cadenza.callbacks.folders import checked_path, place_for, write_whole
+from cadenza.callbacks.faults import Faults, tolerant
+from cadenza.callbacks.folders import place_for
 from cadenza.callbacks.profiling.count_host_waits import HostWaits
 from cadenza.callbacks.profiling.instrumented_plan import TimedPlayers
 from cadenza.callbacks.profiling.ledger_book import Costs, MeasuredBatch, Meter
 from cadenza.engine.boundaries import exchange
-from cadenza.engine.requests import EXCHANGE
-from cadenza.foundation.arguments import is_number, is_whole
+from cadenza.foundation.arguments import check, is_number, is_whole
+from cadenza.foundation.arguments import path as path_or_none
 from cadenza.foundation.arguments import stream as stream_or_none
 from cadenza.foundation.text_table import tell
+from cadenza.foundation.warn import warn
+from cadenza.foundation.whole_files import write_whole
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -82,14 +84,13 @@ class CostLedger(Faults, Callback):
         stream: TextIO | None = None,
         on_error: str = "raise",
     ) -> None:
-        if not is_whole(every, 1):
-            raise ValueError(f"every is a whole number of batches of at least 1, not {every!r}")
+        check(is_whole(every, 1), "every is a whole number of batches of at least 1", every)
         if budget is not None and (not is_number(budget) or not 0 < budget <= 1):
             raise ValueError(f"budget is a share above 0 and up to 1, or None, not {budget!r}")
         stream_or_none("stream", stream)
         self._check_on_error(on_error)
         self.every, self.budget, self.stream = every, budget, stream
-        self.path = checked_path(path, self.name)
+        self.path = path_or_none(f"{self.name}: path", path)
         self.costs = Costs()
         self._reset()
 
@@ -140,8 +141,7 @@ class CostLedger(Faults, Callback):
         self._left -= 1
         if self._left <= 0 and self._players is not None and not run.is_nested:
             self._wanted = True
-            run._exchange = self._begin
-            run._asked |= EXCHANGE
+            run.between_iterations(self._begin)
 
     @tolerant
     def after_run(self, run: Run) -> None:
@@ -185,8 +185,7 @@ class CostLedger(Faults, Callback):
         if run.is_nested:
             self._batch.disturbed = True  # a whole validation lies inside this batch
         else:
-            run._exchange = self._end
-            run._asked |= EXCHANGE
+            run.between_iterations(self._end)
 
     def _end(self, run: Run) -> None:
         """Between two iterations: writes the batch down, and lets the plain players play again."""

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-_WAITED = "called a synchronizing CUDA operation"
-_PROTOTYPE = "Synchronization debug mode is a prototype"
+from cadenza.execution.recorded.host_sync import PROTOTYPE, WAITED, noting_synchronize
 
 
 class HostWaits:
@@ -38,7 +37,7 @@ class HostWaits:
             yield
             return
         self._thread = threading.get_ident()
-        filters = [_filter("always", _WAITED), _filter("ignore", _PROTOTYPE)]
+        filters = [_filter("always", WAITED), _filter("ignore", PROTOTYPE)]
         self.counts = True
         try:
             yield
@@ -55,33 +54,25 @@ class HostWaits:
         if self._depth > 1 or not self.counts:
             return
         shown = warnings.showwarning
-        self._replace(warnings, "showwarning", lambda *args, **more: self._notice(shown, *args, **more))
+        self._undo.callback(setattr, warnings, "showwarning", shown)
+        warnings.showwarning = lambda *args, **more: self._notice(shown, *args, **more)
         torch.cuda.set_sync_debug_mode("warn")
         self._undo.callback(torch.cuda.set_sync_debug_mode, "default")
-        for owner in (torch.cuda, torch.accelerator, torch.cuda.Event):  # torch tells of those of a stream itself
-            self._replace(owner, "synchronize", self._counted(owner.synchronize))
+        self._undo.enter_context(noting_synchronize(lambda _: self._count()))
 
     def end(self) -> None:
         self._depth = max(self._depth - 1, 0)
         if self._depth == 0:
             self._undo.close()
 
-    def _replace(self, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
-        self._undo.callback(setattr, owner, name, getattr(owner, name))
-        setattr(owner, name, stand_in)
-
-    def _counted(self, wait: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **more: Any) -> Any:
-            self.count += threading.get_ident() == self._thread
-            return wait(*args, **more)
-
-        return counted
+    def _count(self) -> None:
+        self.count += threading.get_ident() == self._thread
 
     def _notice(self, shown: Callable[..., Any], message: Any, *args: Any, **more: Any) -> None:
-        if not str(message).startswith(_WAITED):
+        if not str(message).startswith(WAITED):
             shown(message, *args, **more)
-        elif threading.get_ident() == self._thread:
-            self.count += 1
+        else:
+            self._count()
 
 
 def _filter(action: Any, message: str) -> Any:

@@ -51,7 +51,7 @@ class TimedPlayers:
         return self._plans
 
     def _plan(self, callbacks: tuple[Callback, ...], run: Run, instrument: Instrument) -> Plan:
-        plan = Plan(callbacks, run, instrument, every_rank=True)
+        plan = Plan(callbacks, run, instrument, given=run._plan.given)
         if plan.saver is not None:
             who = next(_who(callback) for callback in callbacks if "save" in callback.owns)
             plan.saver = self._called(who, "save", plan.saver, self._measure_outside)
@@ -111,7 +111,7 @@ class TimedPlayers:
         label = (_who(callback), "after_log", 1)
 
         def after_log(run: Run) -> None:
-            (in_a_batch if run._pass.iterating else self._measure_outside)(label, player, run)
+            (in_a_batch if run.is_iterating else self._measure_outside)(label, player, run)
 
         return _named(after_log, _who(callback))
 

@@ -14,10 +14,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant, warn
-from cadenza.callbacks.folders import checked_path, place_for, write_whole
+from cadenza.callbacks.faults import Faults, tolerant
+from cadenza.callbacks.folders import place_for
 from cadenza.clock import Duration
-from cadenza.foundation.arguments import flags, is_whole
+from cadenza.foundation.arguments import flags, whole
+from cadenza.foundation.arguments import path as path_or_none
+from cadenza.foundation.warn import warn
+from cadenza.foundation.whole_files import whole_file, write_whole
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -73,9 +76,8 @@ class Profile(Faults, Callback):
     ) -> None:
         self.start = Duration.parse(start, "start")
         for name, count in (("steps", steps), ("rows", rows)):
-            if not is_whole(count, 1):
-                raise ValueError(f"{name} is a whole number of at least 1, not {count!r}")
-        self.path = checked_path(path, self.name)
+            whole(name, count, 1, "is")
+        self.path = path_or_none(f"{self.name}: path", path)
         if self.path is not None and not os.fspath(self.path).endswith((".json", ".json.gz")):
             raise ValueError(f"path is a file that ends in .json or .json.gz, not {os.fspath(self.path)!r}")
         self._check_on_error(on_error)
@@ -168,10 +170,5 @@ class _Window:
 
 def write_trace(profiler: profile, path: Path) -> None:
     """Writes the trace of a profiler that was stopped; the file is there as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{os.getpid()}.part.{path.name}")  # how the name ends says whether it is packed
-    try:
+    with whole_file(path) as unfinished:  # how its name ends says whether it is packed
         profiler.export_chrome_trace(str(unfinished))
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cadenza.foundation.arguments import below_one, is_number, is_whole, positive, ratio, whole
+from cadenza.foundation.arguments import below_one, check, is_number, is_whole, positive, ratio, whole
 
 PROGRESS, COUNT = "progress", "count"
 
@@ -220,8 +220,7 @@ class Function(Curve):
             how = 'Schedule(torch=lambda optimizer: StepLR(optimizer, 10), cadence="epoch")'
             hint = f"; a scheduler of torch is made by a function: {how}" if is_torchs else ""
             raise TypeError(f"function is a function of one number that gives one, not {self.function!r}{hint}")
-        if self.of not in (PROGRESS, COUNT):
-            raise ValueError(f'of says what the function is one of: "progress" or "count", not {self.of!r}')
+        check(self.of in (PROGRESS, COUNT), 'of says what the function is one of: "progress" or "count"', self.of)
 
     def __call__(self, x: float) -> float:
         value = float(self.function(x))

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import warn
 from cadenza.callbacks.rates.param_groups import set_lr
 from cadenza.callbacks.rates.side_trainer import main_callback, trainer_beside
 from cadenza.foundation.arguments import below_one, is_number, whole
 from cadenza.foundation.kept_state import KeptState
+from cadenza.foundation.warn import warn
 from cadenza.registration.checks import CallbackError
 
 if TYPE_CHECKING:

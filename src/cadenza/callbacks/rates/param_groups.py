@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
+
+from cadenza.foundation.suggest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,7 @@ def _find(optimizer: Optimizer, wanted: int | str) -> int:
     if wanted in names:
         return names.index(wanted)
     known = [name for name in names if isinstance(name, str)]
-    near = get_close_matches(wanted, known, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    hint = did_you_mean(wanted, known, ".", cutoff=0.4)
     listed = ", ".join(known) if known else 'none; name them with {"params": ..., "name": "head"}'
     raise ValueError(f"there is no parameter group named {wanted!r}{hint} Known: {listed}")
 

@@ -8,7 +8,7 @@ from cadenza.callback import infer_mode
 from cadenza.callbacks.guards.early_stopping import Patience
 from cadenza.callbacks.guards.monitored_metric import newest_row, refuse_unknown
 from cadenza.callbacks.rates.curves import COUNT, Curve
-from cadenza.foundation.arguments import is_number, whole
+from cadenza.foundation.arguments import at_least_zero, check, is_number, whole
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -35,12 +35,10 @@ class Plateau(Curve):
         rest: int = 0,
         min_lr: float = 0.0,
     ) -> None:
-        if not is_number(factor) or not 0 < factor < 1:
-            raise ValueError(f"factor must be a number between 0 and 1, not {factor!r}")
+        check(is_number(factor) and 0 < factor < 1, "factor must be a number between 0 and 1", factor)
         whole("patience", patience, 1)
         whole("rest", rest, 0)
-        if not is_number(min_lr) or min_lr < 0:
-            raise ValueError(f"min_lr must be a number of at least 0, not {min_lr!r}")
+        at_least_zero("min_lr", min_lr, "must be a number")
         self.factor, self.rest, self.min_lr = factor, rest, min_lr
         self.checks = Patience(patience, mode=mode, min_delta=min_delta)
         self.reductions = 0

@@ -11,7 +11,7 @@ from cadenza.callbacks.rates.drive_curve import CurveDriver
 from cadenza.callbacks.rates.drive_torch import Factory, TorchDriver
 from cadenza.callbacks.rates.param_groups import Target
 from cadenza.callbacks.rates.timetable import Course, Placing
-from cadenza.foundation.arguments import text
+from cadenza.foundation.arguments import check, text
 from cadenza.registration.checks import CallbackError
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ class Schedule(Callback):
                 "a warm-up, and the schedules of this library for single groups"
             )
         cadence = placing.get("cadence")
-        if not callable(factory):
-            raise TypeError(f"torch is a function from an optimizer to its scheduler, not {factory!r}")
+        check(callable(factory), "torch is a function from an optimizer to its scheduler", factory, TypeError)
         if self.monitor is not None:
             text("monitor", self.monitor, 'the name of a metric, such as "val/loss"')
         if (self.monitor is None) == (cadence is None) or cadence not in ("step", "epoch", None):

@@ -21,6 +21,7 @@ from cadenza.callbacks.rates.curves import (
 from cadenza.callbacks.rates.plateau import Plateau, mode_in_words
 from cadenza.callbacks.rates.schedule import Schedule
 from cadenza.callbacks.rates.timetable import Placing
+from cadenza.foundation.arguments import metric
 
 
 class ConstantSchedule(Schedule):
@@ -221,8 +222,7 @@ class PlateauSchedule(Schedule):
         min_lr: float = 0.0,
         **placing: Unpack[Placing],
     ) -> None:
-        if not isinstance(monitor, str) or not monitor:
-            raise ValueError(f'monitor names a metric, such as "val/loss", not {monitor!r}')
+        metric("monitor", monitor)
         chosen = infer_mode(monitor) if mode is None else mode
         plateau = Plateau(factor, patience, mode=chosen, min_delta=min_delta, rest=rest, min_lr=min_lr)
         super().__init__(plateau, monitor=monitor, **_by("step", placing))

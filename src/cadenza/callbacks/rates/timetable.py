@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 from cadenza.callbacks.rates.curves import COUNT, PROGRESS
 from cadenza.clock import Duration
 from cadenza.data import length_of
-from cadenza.foundation.arguments import is_number, ratio
+from cadenza.foundation.arguments import at_least_zero, ratio
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -57,8 +57,7 @@ class Course:
             if warmup is None:
                 raise ValueError(f'warmup_from={start!r} needs a warmup, such as warmup="500 steps"')
         if end is not None:
-            if not is_number(end) or end < 0:
-                raise ValueError(f"cooldown_to must be a number of at least 0, not {end!r}")
+            at_least_zero("cooldown_to", end, "must be a number")
             if cooldown is None:
                 raise ValueError(f'cooldown_to={end!r} needs a cooldown, such as cooldown="1 epoch"')
         if length is not None and of == COUNT and cooldown is None:

@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from cadenza.foundation.text_table import number
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 NAMES = ("auto", "rich", "plain", "notebook", None)
-_PACKAGES = {"rich": ("rich", "rich"), "notebook": ("IPython", "ipython")}
+_PACKAGES = {"rich": "rich", "notebook": "IPython"}
+"""What a display needs. The extra that installs it has the name of the display."""
 _NARROWEST_BAR, _WIDEST_BAR = 8, 32
 _LIVE = 0.125
 """Seconds between two updates of a live line: eight a second, so that a line that stays need not wait for its turn."""
@@ -54,17 +57,6 @@ class Standing:
         return f"{self.left}  {self.right}".rstrip()
 
 
-def number(value: float) -> str:
-    """Four significant digits, trailing zeros kept so that lines stay aligned; of large numbers all before the point.
-
-    >>> number(0.98333), number(0.5), number(1234.5), number(16310.2), number(2e17), number(float("nan"))
-    ('0.9833', '0.5000', '1234', '16,310', '2.000e+17', 'nan')
-    """
-    if 10_000 <= abs(value) < 1e9:
-        return f"{value:,.0f}"
-    return f"{value:#.4g}".rstrip(".")
-
-
 # Which one ----------------------------------------------------------------------------------------------------------
 
 
@@ -72,9 +64,10 @@ def check(display: str | None) -> None:
     """Refuses a display that does not exist or whose package is missing, before a training begins."""
     if display not in NAMES:
         raise ValueError(f'display is "auto", "rich", "plain", "notebook" or None, not {display!r}')
-    package, project = _PACKAGES.get(display or "", ("", ""))
+    package = _PACKAGES.get(display or "")
     if package and find_spec(package) is None:
-        raise ImportError(f'display="{display}" needs {package}: pip install {project}, or use display="auto"')
+        install = f"pip install 'cadenza[{display}]'"
+        raise ImportError(f'display="{display}" needs {package}: {install}, or use display="auto"')
 
 
 def choose(display: str | None, stream: TextIO | None) -> tuple[str | None, str]:

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from cadenza.foundation.kept_state import buffers_kept
 from cadenza.foundation.module_modes import flags_of, set_flags
 from cadenza.foundation.rng import rng_kept
+from cadenza.foundation.torch_private import tree_leaves, tree_map
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _NOISY = "torch.onnx._internal.exporter._registration"

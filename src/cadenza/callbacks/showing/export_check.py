@@ -6,15 +6,16 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.faults import Faults, tolerant
-from cadenza.callbacks.folders import checked_path, place_for
+from cadenza.callbacks.folders import place_for
 from cadenza.callbacks.showing.export import Call, ExportResult, call_of, check_export, missing_packages
 from cadenza.data import to_device
-from cadenza.foundation.arguments import flags, is_number, one_of
+from cadenza.foundation.arguments import flags, function, is_number, one_of
+from cadenza.foundation.arguments import path as path_or_none
+from cadenza.foundation.torch_private import tree_map
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -69,12 +70,11 @@ class ExportCheck(Callback, Faults):
         one_of(f"{self.name}: when", when, ("before", "after", "both"))
         if not (is_number(rtol) and is_number(atol) and rtol >= 0 and atol >= 0):
             raise ValueError(f"{self.name}: rtol and atol are finite numbers of at least 0, not {rtol!r} and {atol!r}")
-        if inputs is not None and not callable(inputs):
-            raise TypeError(f"{self.name}: inputs is a function of the run, not {inputs!r}")
-        if checked_path(path, self.name) is not None and not keep:
+        function(f"{self.name}: inputs", inputs, "a function of the run")
+        if path_or_none(f"{self.name}: path", path) is not None and not keep:
             raise ValueError(f"{self.name}: path says where the file is kept; it goes with keep=True")
         if missing := missing_packages():
-            raise ImportError(f"{self.name} needs {', '.join(missing)}: pip install {' '.join(missing)}")
+            raise ImportError(f"{self.name} needs {', '.join(missing)}: pip install 'cadenza[onnx]'")
         flags(dynamic_batch=dynamic_batch, keep=keep)
         self.when, self.rtol, self.atol, self.dynamic_batch = when, rtol, atol, dynamic_batch
         self.inputs, self.keep, self.path = inputs, keep, path
@@ -119,7 +119,7 @@ class ExportCheck(Callback, Faults):
 
 def to_host(call: Call) -> Call:
     """A copy of the inputs in main memory, so that they take no room on the device while it trains."""
-    args, kwargs = torch.utils._pytree.tree_map(
+    args, kwargs = tree_map(
         lambda leaf: leaf.detach().to("cpu", copy=True) if isinstance(leaf, Tensor) else leaf, call.both
     )
     return Call(args, kwargs)

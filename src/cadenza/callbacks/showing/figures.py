@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cadenza.callbacks.folders import checked_path, write_whole
+from cadenza.foundation.arguments import file_format
+from cadenza.foundation.whole_files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -28,15 +29,8 @@ _WIDE = 1e4
 def checked_format(path: str | os.PathLike[str] | None, format: str | None, who: str) -> str:
     """The format of the figures that ``path`` or ``format`` asks for; png if neither says."""
     if find_spec("matplotlib") is None:
-        raise ImportError(f"{who} draws with matplotlib: pip install matplotlib")
-    checked_path(path, who)
-    suffix = Path(path).suffix.removeprefix(".").lower() if path is not None else None
-    for found in (suffix, format):
-        if found is not None and found not in FORMATS:
-            raise ValueError(f"{who}: the end of path or else format is {', '.join(FORMATS)}, not {found!r}: {path!r}")
-    if suffix is not None and format not in (None, suffix):
-        raise ValueError(f"{who}: path ends in .{suffix}, but format is {format!r}; leave one of them out")
-    return suffix or format or "png"
+        raise ImportError(f"{who} draws with matplotlib: pip install 'cadenza[plots]'")
+    return file_format(who, path, format, FORMATS)
 
 
 def new_figure(width: float, height: float, *, layout: str = "constrained") -> Figure:

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant, warn
+from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.folders import place_for
 from cadenza.callbacks.measuring.gradient_spread import Measured, Spread, measure_gradients
 from cadenza.callbacks.showing.figures import (
@@ -20,7 +20,8 @@ from cadenza.callbacks.showing.figures import (
     plain,
     write_figure,
 )
-from cadenza.foundation.arguments import is_whole, one_of, texts
+from cadenza.foundation.arguments import one_of, texts, whole
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,8 +83,7 @@ class GradientPlot(Callback, Faults):
         on_error: str = "raise",
     ) -> None:
         self.format = checked_format(path, format, self.name)
-        if not is_whole(step, 0):
-            raise ValueError(f"{self.name}: step is a whole number of at least 0, not {step!r}")
+        whole(f"{self.name}: step", step, 0, "is")
         one_of(f"{self.name}: kind", kind, ("box", "histogram"))
         self.path, self.step, self.kind = path, step, kind
         meant = 'a list of names or patterns such as ["*.weight"], or None'

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import Faults, tolerant, warn
-from cadenza.callbacks.folders import checked_path, place_for
-from cadenza.foundation.arguments import is_whole, one_of
+from cadenza.callbacks.faults import Faults, tolerant
+from cadenza.callbacks.folders import place_for
+from cadenza.foundation.arguments import file_format, one_of, whole
 from cadenza.foundation.row_files import FORMATS, Table
+from cadenza.foundation.warn import warn
+from cadenza.foundation.whole_files import set_aside
 from cadenza.history import Row, read
 
 if TYPE_CHECKING:
@@ -68,18 +69,9 @@ class HistoryFile(Callback, Faults):
         flush_every: int = 100,
         on_error: str = "raise",
     ) -> None:
-        checked_path(path, self.name)
-        ending = None if path is None else Path(path).suffix.removeprefix(".").lower()
-        for found in (ending, format):
-            if found is not None and (not isinstance(found, str) or found not in FORMATS):
-                known = ", ".join(FORMATS)
-                raise ValueError(f"{self.name}: the end of path or else format is {known}, not {found!r}: {path!r}")
-        if ending is not None and format not in (None, ending):
-            raise ValueError(f"{self.name}: path ends in .{ending}, but format is {format!r}; leave one of them out")
+        self.path, self.format = path, file_format(self.name, path, format, FORMATS)
         one_of(f"{self.name}: rows", rows, ("epoch", "iter", "all"))
-        if not is_whole(flush_every, 1):
-            raise ValueError(f"{self.name}: flush_every is a whole number of at least 1, not {flush_every!r}")
-        self.path, self.format = path, ending or format or "csv"
+        whole(f"{self.name}: flush_every", flush_every, 1, "is")
         self.rows, self.flush_every = rows, flush_every
         self._check_on_error(on_error)
         self._forget()
@@ -143,9 +135,7 @@ class HistoryFile(Callback, Faults):
         table = Table(place_for(run, self.path, f"history.{self.format}"), self.format)
         if self._earlier:
             table.rewrite(self._read(self._earlier))
-        elif table.path.exists():
-            kept = _free_name(table.path)
-            table.path.rename(kept)
+        elif kept := set_aside(table.path):
             log.info("%s: the file of an earlier training was kept as %s", self.name, kept)
         return table
 
@@ -162,10 +152,3 @@ class HistoryFile(Callback, Faults):
 def _to_read(at: dict[str, Any]) -> dict[str, Any]:
     """Where a row stands, for people, who count epochs from 1."""
     return {name: value + 1 if name == "epoch" else value for name, value in at.items()}
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    while (kept := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
-        number += 1
-    return kept

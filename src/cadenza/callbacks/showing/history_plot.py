@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.faults import Faults, tolerant, warn
+from cadenza.callbacks.faults import Faults, tolerant
 from cadenza.callbacks.folders import place_for
 from cadenza.callbacks.showing.figures import (
     checked_format,
@@ -21,8 +21,9 @@ from cadenza.callbacks.showing.figures import (
     plain,
     write_figure,
 )
-from cadenza.callbacks.showing.plot_series import Family, Series, families, thinned
-from cadenza.foundation.arguments import one_of, texts
+from cadenza.callbacks.showing.plot_series import Family, Series, banded, families
+from cadenza.foundation.arguments import one_of, text, texts
+from cadenza.foundation.warn import warn
 from cadenza.history import History, unknown_metric
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ class HistoryPlot(Callback, Faults):
     ) -> None:
         self.format = checked_format(path, format, self.name)
         one_of(f"{self.name}: every", every, ("epoch", "end"))
-        if mark is not None and (not isinstance(mark, str) or not mark):
-            raise ValueError(f"{self.name}: mark is the name of a metric or None, not {mark!r}")
+        if mark is not None:
+            text(f"{self.name}: mark", mark, "the name of a metric or None")
         self.path, self.every, self.mark = path, every, mark
         self.metrics = None if metrics is None else _names(metrics, f"{self.name}: metrics")
         self.log_scale = _names(log_scale, f"{self.name}: log_scale")
@@ -234,7 +235,7 @@ def _stage(name: str) -> str:
 
 
 def _draw_series(axes: Axes, series: Series, colour: str, line: str) -> None:
-    means, low, high = thinned(series)
+    means, low, high = banded(series)
     finite = [y if math.isfinite(y) else math.nan for y in means.y]
     style: dict[str, Any] = {"color": colour, "linestyle": line, "label": plain(series.name)}
     axes.plot(means.x, finite, marker="o" if len(finite) <= 30 else "", markersize=3.5, **style)

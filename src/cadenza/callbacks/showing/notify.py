@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, without
-from cadenza.callbacks.faults import warn
-from cadenza.callbacks.showing.displays import number
 from cadenza.callbacks.showing.notify_channels import Channel, Command, Mail, Message, Webhook, failure
 from cadenza.foundation.arguments import is_number, some_of, text
 from cadenza.foundation.background import Background
+from cadenza.foundation.text_table import number
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run

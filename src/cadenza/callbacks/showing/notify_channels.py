@@ -15,7 +15,7 @@ from email.utils import localtime
 from typing import Any, NoReturn, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
-from cadenza.foundation.arguments import is_whole, text, texts
+from cadenza.foundation.arguments import check, function, is_whole, text, texts
 
 Hidden: TypeAlias = str | Callable[[], str]
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -92,8 +92,7 @@ class Mail:
     ) -> None:
         ports = {"starttls": 587, "ssl": 465, None: 25}
         text("host", host, "the name of a mail server")
-        if not isinstance(security, str | None) or security not in ports:
-            raise ValueError(f'security is "starttls", "ssl" or None, not {security!r}')
+        check(isinstance(security, str | None) and security in ports, 'security is "starttls", "ssl" or None', security)
         if password is not None and security is None and host not in _LOOPBACK:
             raise ValueError(f'a password is not sent to {host} unencrypted: use security="starttls" or "ssl"')
         if port is not None and not (is_whole(port, 1) and port < 1 << 16):
@@ -163,8 +162,7 @@ class Webhook:
     ) -> None:
         if isinstance(url, str) and urlsplit(url).scheme not in ("http", "https"):
             raise ValueError("the url of a webhook begins with https:// or http://")
-        if body is not None and not callable(body):
-            raise TypeError(f"body is a function of the message, not {body!r}")
+        function("body", body, "a function of the message")
         if not isinstance(headers, Mapping | None):
             raise TypeError(f"headers is a dict from names to texts or None, not a {type(headers).__name__}")
         self.url, self.body = Secret(url, "url"), body

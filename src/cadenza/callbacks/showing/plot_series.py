@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import groupby
 
+from cadenza.foundation.thinning import stretches
 from cadenza.history import History, Row
 from cadenza.points import STAGES
 
@@ -130,18 +131,17 @@ class _Timeline:
         return epoch + min(max((step - before) / max(self.last[epoch] - before, 1), 0.0), 1.0)
 
 
-def thinned(series: Series, most: int = 1000) -> tuple[Series, list[float], list[float]]:
+def banded(series: Series, most: int = 1000) -> tuple[Series, list[float], list[float]]:
     """A series of at most ``most`` means, with the least and the greatest value behind each.
 
-    >>> thinned(Series("loss", [1, 2, 3, 4], [4.0, 2.0, 1.0, 3.0]), most=2)
+    >>> banded(Series("loss", [1, 2, 3, 4], [4.0, 2.0, 1.0, 3.0]), most=2)
     (Series(name='loss', x=[1.5, 3.5], y=[3.0, 2.0]), [2.0, 1.0], [4.0, 3.0])
     """
-    size = math.ceil(len(series.x) / most)
-    if size <= 1:
+    if len(series.x) <= most:
         return series, series.y, series.y
     means, low, high = Series(series.name), [], []
-    for start in range(0, len(series.x), size):
-        x, y = series.x[start : start + size], series.y[start : start + size]
+    for part in stretches(len(series.x), most):
+        x, y = series.x[part.start : part.stop], series.y[part.start : part.stop]
         finite = [value for value in y if math.isfinite(value)]
         means.x.append(sum(x) / len(x))
         means.y.append(sum(finite) / len(finite) if finite else math.nan)

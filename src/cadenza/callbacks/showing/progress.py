@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, TextIO
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import warn
-from cadenza.callbacks.showing.displays import Display, Standing, check, choose, number, open_display
+from cadenza.callbacks.showing.displays import Display, Standing, check, choose, open_display
 from cadenza.data import length_of
 from cadenza.foundation.arguments import stream as stream_or_none
+from cadenza.foundation.text_table import number
+from cadenza.foundation.warn import warn
 from cadenza.history import read
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Progress(Callback):
 
     def after_epoch(self, run: Run) -> None:
         if self._screen is not None:
-            rows = run.history.rows[run._first_row_of_epoch :]  # of a resumed epoch those before the interruption too
+            rows = run.rows_of_epoch  # of a resumed epoch those before the interruption too
             whole = [row for row in rows if row.at.get("stage") != "train"]  # what is logged per batch would flood it
             logged = dict.fromkeys(name for row in whole for name in row.raw())
             latest = run.metrics.raw()

@@ -18,7 +18,7 @@ from cadenza.callbacks.showing.figures import checked_format, keep_figure
 from cadenza.callbacks.showing.image_grid import Look, Sample, draw_samples
 from cadenza.callbacks.showing.predictions import Boxes, Label, Mask
 from cadenza.data import to_device
-from cadenza.foundation.arguments import function, is_number, labels, some_of
+from cadenza.foundation.arguments import check, function, is_number, is_whole, labels, some_of
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -97,14 +97,11 @@ class Visualize(Callback, Faults):
         on_error: str = "raise",
     ) -> None:
         self.format = checked_format(path, format, self.name)
-        if not isinstance(task, str) or task not in TASKS:
-            raise ValueError(f"{self.name}: task is {', '.join(TASKS)}, not {task!r}")
-        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= 100):
-            raise ValueError(f"{self.name}: n is a whole number from 1 to 100, not {n!r}")
-        if not is_number(threshold):
-            raise ValueError(f"{self.name}: threshold is a score, a finite number, not {threshold!r}")
+        check(isinstance(task, str) and task in TASKS, f"{self.name}: task is {', '.join(TASKS)}", task)
+        check(n is None or (is_whole(n, 1) and n <= 100), f"{self.name}: n is a whole number from 1 to 100", n)
+        check(is_number(threshold), f"{self.name}: threshold is a score, a finite number", threshold)
         for what, given in (("decode", decode), ("decode_targets", decode_targets), ("images", images)):
-            function(f"{self.name}: {what}", given, "a function")
+            function(f"{self.name}: {what}", given, "a function or None")
         self.stages = some_of(f"{self.name}: stages", stages, ("val", "test"))
         self.task, self.n, self.path = task, n or TASKS[task][3], path
         self.decode, self.decode_targets, self.images = decode, decode_targets, images

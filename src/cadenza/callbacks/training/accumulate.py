@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.faults import warn
 from cadenza.callbacks.training.clip import trained_parameters
 from cadenza.data import length_of
-from cadenza.foundation.arguments import flags, is_whole
+from cadenza.foundation.arguments import check, flags, is_whole
+from cadenza.foundation.torch_private import foreach_mul_
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -46,13 +47,12 @@ class Accumulate(Callback):
     owns = frozenset({"accumulation"})
     asks = frozenset({"hold_step", "skip_step", "skip_backward"})
     agree = "same"
-    same_on_ranks = ("n", "weight", "drop_last")
+    same_on_ranks = ("n", "weight", "drop_last", "carry")
 
     def __init__(
         self, n: int, weight: str | Callable[[Run], Count] = "samples", *, drop_last: bool = False, carry: bool = False
     ) -> None:
-        if not is_whole(n, 1):
-            raise ValueError(f"n is the number of batches for one step, a whole number of at least 1, not {n!r}")
+        check(is_whole(n, 1), "n is the number of batches for one step, a whole number of at least 1", n)
         if weight not in ("samples", "tokens") and not callable(weight):
             raise ValueError(f'weight is "samples", "tokens" or a function of the run, not {weight!r}')
         flags(drop_last=drop_last, carry=carry)
@@ -97,15 +97,15 @@ class Accumulate(Callback):
 
     def before_run(self, run: Run) -> None:
         self._told = not run.is_main
-        run._carries = self.carry
+        run.carries_gradients = self.carry
         if run.mode == "fit" and not self._loaded:
             self.window.clear()  # the gradients of a window that a stop or an error left open are cleared, too
 
     def before_train_epoch(self, run: Run) -> None:
         if self.drop_last and not self._told:
             self._tell_if_all_is_dropped(length_of(run.loader))
-        if run._ensemble is not None:  # it must know before the forward, to put gradients together once in a window
-            run._ensemble.holds = lambda: self.window.batches + 1 < self.n
+        # Known before the forward, gradients are put together over processes once in a window, not for each batch.
+        run.processes.hold_while(lambda: self.window.batches + 1 < self.n)
         if self._loaded:
             self._loaded = False
             for name in ("total", "reference"):
@@ -120,10 +120,9 @@ class Accumulate(Callback):
 
     def before_backward(self, run: Run) -> None:
         count = self._mean = self._counted(run)
-        if run._ensemble is not None:  # others have a batch even if this process has none that counts
-            self._mean = run._ensemble.mean_count(run, count, samples=self.weight == "samples")
-        elif not isinstance(count, Tensor) and count == 0:
-            run.skip_backward()
+        self._mean = run.processes.mean_count(run, count, samples=self.weight == "samples")
+        if not run.processes.many and not isinstance(count, Tensor) and count == 0:
+            run.skip_backward()  # other processes may have a batch even if this one has none that counts
             return
         run.loss_weight = run.loss_weight * self.window.weigh(count, self._mean)
 
@@ -154,7 +153,7 @@ class Accumulate(Callback):
             self.window.clear()
 
     def _counted(self, run: Run) -> Count:
-        if run._ensemble is not None and run._ensemble.empty:
+        if run.processes.empty:
             return 0
         if self.weight == "samples":
             return run.main.count(run)[0]
@@ -239,7 +238,7 @@ class Window:
             factor = self.reference / self.total
         gradients = [p.grad for p in parameters if p.grad is not None]
         if gradients:
-            torch._foreach_mul_(gradients, factor)
+            foreach_mul_(gradients, factor)
 
 
 def _exact(count: Count, device: torch.device) -> Count:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from cadenza.distributed.strategies.dtensor import cut
+from cadenza.foundation.torch_private import RunningNorm, foreach_copy_, foreach_lerp_
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
@@ -23,7 +23,7 @@ def averaged_names(module: nn.Module, *, statistics: bool) -> set[str]:
     names = {name for name, parameter in module.named_parameters() if parameter.is_floating_point()}
     if statistics:
         for prefix, part in module.named_modules():
-            if isinstance(part, _NormBase) and part.running_mean is not None:
+            if isinstance(part, RunningNorm) and part.running_mean is not None:
                 names |= {f"{prefix}.{name}" if prefix else name for name in ("running_mean", "running_var")}
     return names
 
@@ -52,7 +52,7 @@ def update_average(average: list[Tensor], current: list[Tensor], decay: float) -
         current = [here(new).to(old.dtype) for old, new in zip(average, current, strict=True)]
         average = [here(tensor) for tensor in average]
     if average:
-        torch._foreach_lerp_(average, current, 1.0 - decay)
+        foreach_lerp_(average, current, 1.0 - decay)
 
 
 def _is_plain(average: list[Tensor], current: list[Tensor]) -> bool:
@@ -88,7 +88,7 @@ def put_weights(module: nn.Module, values: Mapping[str, Tensor]) -> None:
 def copy_weights(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     """Copies ``values`` into the tensors ``into``, of a model that is spread over processes the parts that are here."""
     if into:
-        torch._foreach_copy_([here(tensor.data) for tensor in into], [here(value) for value in values])
+        foreach_copy_([here(tensor.data) for tensor in into], [here(value) for value in values])
 
 
 def here(tensor: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from cadenza.callback import Callback, Order
 from cadenza.foundation.arguments import is_number, positive
+from cadenza.foundation.torch_private import foreach_mul_, foreach_norm
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -115,9 +116,9 @@ def _clip_together(parameters: Sequence[Tensor], bound: float, norm_type: float)
     if len(kinds) != 1 or not _is_plain(*kinds.pop()):
         return whole(clip_grad_norm_(parameters, bound, norm_type))
     with torch.no_grad():
-        norm: Tensor = vector_norm(torch.stack(torch._foreach_norm(gradients, norm_type)), norm_type)
+        norm: Tensor = vector_norm(torch.stack(foreach_norm(gradients, norm_type)), norm_type)
         share = torch.reciprocal(norm + 1e-6)
-        torch._foreach_mul_(gradients, torch.clamp(share if bound == 1 else share * bound, max=1.0))
+        foreach_mul_(gradients, torch.clamp(share if bound == 1 else share * bound, max=1.0))
     return norm
 
 

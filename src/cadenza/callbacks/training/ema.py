@@ -20,7 +20,7 @@ from cadenza.callbacks.training.averaging import (
     update_average,
     weights_of,
 )
-from cadenza.foundation.arguments import flags, is_number, one_of, whole
+from cadenza.foundation.arguments import among, check, flags, is_number, one_of, whole
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -172,16 +172,13 @@ def decay_at(update: int, decay: float, warmup: str, steps: int | None = None, b
 
 
 def _check_arguments(decay: float, warmup: str, steps: int | None, beta: float, buffers: str) -> None:
-    if not is_number(decay) or not 0 <= decay < 1:
-        raise ValueError(f"decay must be at least 0 and below 1, not {decay!r}")
-    if warmup not in WARMUPS:
-        raise ValueError(f"warmup is one of {', '.join(WARMUPS)}, not {warmup!r}")
+    check(is_number(decay) and 0 <= decay < 1, "decay must be at least 0 and below 1", decay)
+    among("warmup", warmup, WARMUPS)
     if (warmup == "exponential") != (steps is not None):
         raise ValueError(
             f"steps, the number of steps you plan, belongs to warmup='exponential', which needs it, not {steps!r}"
         )
     if steps is not None:
         whole("steps", steps, 1)
-    if not is_number(beta) or not beta > 0:
-        raise ValueError(f"beta must be above 0 and finite, not {beta!r}")
+    check(is_number(beta) and beta > 0, "beta must be above 0 and finite", beta)
     one_of("buffers", buffers, ("copy", "average"))

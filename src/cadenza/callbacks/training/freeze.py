@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Self
 
 from torch import nn
 
 from cadenza.callback import Callback, Order
 from cadenza.clock import Duration
-from cadenza.foundation.arguments import texts
+from cadenza.foundation.arguments import check, texts
+from cadenza.foundation.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -114,9 +114,9 @@ def parameters_of(module: nn.Module, names: Iterable[str]) -> list[nn.Parameter]
 def unknown_part(module: nn.Module, name: str) -> str:
     """What to say when a model has nothing of this name to freeze."""
     known = [n for n, _ in (*module.named_modules(), *module.named_parameters()) if n]
-    near = get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = did_you_mean(name, known, ".", cutoff=0.4)
     parts = ", ".join(n for n, _ in module.named_children()) or "none"
-    return f"the model has no parameter in {name!r}{f'; did you mean {near[0]!r}?' if near else '.'} Its parts: {parts}"
+    return f"the model has no parameter in {name!r}{hint} Its parts: {parts}"
 
 
 _MODULES = "at least one name of a submodule or parameter, or a dict from names to durations"
@@ -133,11 +133,9 @@ def _durations(
     else:
         names = [modules] if isinstance(modules, str) else texts("modules", modules, _MODULES)
         ends = list(until) if isinstance(until, Sequence) and not isinstance(until, str) else [until] * len(names)
-        if len(ends) != len(names):
-            raise ValueError(f"until must be one duration, or one for each of the {len(names)} names, not {until!r}")
+        check(len(ends) == len(names), f"until must be one duration, or one for each of the {len(names)} names", until)
         pairs = list(zip(names, ends, strict=True))
-    if not pairs or not all(isinstance(name, str) and name for name, _ in pairs):
-        raise ValueError(f"modules is {_MODULES}, not {modules!r}")
+    check(pairs and all(isinstance(name, str) and name for name, _ in pairs), f"modules is {_MODULES}", modules)
     for _, end in pairs:
         if not isinstance(end, str | Duration | None):
             meant = 'a duration such as "3 epochs", None, or a list with one of these for each name'

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cadenza.callback import Callback, Order, overrides, without
 from cadenza.data.batch import describe
-from cadenza.foundation.arguments import is_number, positive
+from cadenza.foundation.arguments import check, is_number, is_whole, positive
 from cadenza.foundation.host_draws import Draws
 
 if TYPE_CHECKING:
@@ -50,10 +50,8 @@ class Mixing(Callback):
         self, alpha: float, *, probability: float = 1.0, soft: int | None = None, seed: int | None = None
     ) -> None:
         positive("alpha", alpha)
-        if not is_number(probability) or not 0 <= probability <= 1:
-            raise ValueError(f"probability must be from 0 to 1, not {probability!r}")
-        if soft is not None and (isinstance(soft, bool) or not isinstance(soft, int) or soft < 2):
-            raise ValueError(f"soft must be None or the number of classes, at least 2, not {soft!r}")
+        check(is_number(probability) and 0 <= probability <= 1, "probability must be from 0 to 1", probability)
+        check(soft is None or is_whole(soft, 2), "soft must be None or the number of classes, at least 2", soft)
         self.alpha = alpha
         self.probability = probability
         self.soft = soft

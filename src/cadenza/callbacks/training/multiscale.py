@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate
 from cadenza.callback import Callback, Order
 from cadenza.clock import Duration
 from cadenza.data.batch import describe
-from cadenza.foundation.arguments import flags, is_number, whole
+from cadenza.foundation.arguments import among, flags, is_number, whole
 from cadenza.foundation.host_draws import Draws
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ class Multiscale(Callback):
             raise ValueError(f"between is a lowest and a highest factor, not {between!r}")
         flags(masks=masks)
         whole("multiple_of", multiple_of, 1)
-        if interpolation not in _MODES:
-            raise ValueError(f"interpolation is one of {', '.join(_MODES)}, not {interpolation!r}")
+        among("interpolation", interpolation, _MODES)
         self.every = Duration.interval(every, "every")
         if self.every.unit == "seconds":
             raise ValueError("every counts batches, steps, samples, tokens or epochs: time would differ in each run")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from cadenza.callback import Callback, Order
 from cadenza.data import to_device
@@ -17,6 +16,7 @@ from cadenza.foundation.arguments import loader as loader_or_none
 from cadenza.foundation.arguments import whole
 from cadenza.foundation.module_modes import set_flags
 from cadenza.foundation.rng import rng_kept
+from cadenza.foundation.torch_private import BatchNorm
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -89,7 +89,7 @@ def recompute_batchnorm(module: nn.Module, batches: Iterable[Any], forward: Call
 
 
 def has_statistics(part: nn.Module) -> bool:
-    return isinstance(part, _BatchNorm) and part.running_mean is not None
+    return isinstance(part, BatchNorm) and part.running_mean is not None
 
 
 class _Layer:
@@ -153,7 +153,7 @@ def recompute_statistics(run: Run, batches: int | None, loader: Iterable[Any] | 
 def _forward(run: Run, batch: Any) -> None:
     del run.loss
     run.batch = to_device(batch, run.device)
-    with run._casting():
+    with run.autocast():
         run.main.on_train_forward(run)
 
 
@@ -164,7 +164,7 @@ def rereadable(run: Run, loader: Iterable[Any] | None, owner: str) -> Iterable[A
         raise ValueError(f"{owner} needs training batches, but the run has no train_loader; give it loader=…")
     if isinstance(loader, Iterator):
         raise ValueError(f"{owner} would use up the training loader, which can be read only once; give it loader=…")
-    if getattr(loader, "persistent_workers", False) and any(getattr(f, "stage", "") == "train" for f in run._open):
+    if getattr(loader, "persistent_workers", False) and "train" in run.open_stages:
         raise ValueError(
             f"{owner} cannot read a loader with persistent workers in the middle of its pass: they serve one reader. "
             "Give it loader=… or validate after the epoch"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from cadenza.callback import Callback, Order
-from cadenza.foundation.arguments import is_number, whole
+from cadenza.foundation.arguments import among, check, is_number, whole
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -43,10 +43,8 @@ class Precision(Callback):
     same_on_ranks = ("precision",)
 
     def __init__(self, precision: str = "bf16", *, init_scale: float = 2.0**16, growth_interval: int = 2000) -> None:
-        if not isinstance(precision, str) or precision not in _DTYPES:
-            raise ValueError(f"precision is one of {', '.join(_DTYPES)}, not {precision!r}")
-        if not is_number(init_scale) or not init_scale > 0:
-            raise ValueError(f"init_scale must be a finite number above 0, not {init_scale!r}")
+        among("precision", precision, _DTYPES)
+        check(is_number(init_scale) and init_scale > 0, "init_scale must be a finite number above 0", init_scale)
         whole("growth_interval", growth_interval, 1)
         self.precision = precision
         self.init_scale, self.growth_interval = init_scale, growth_interval
@@ -62,7 +60,7 @@ class Precision(Callback):
         return f"{self.precision} with a gradient scaler" if self.precision == "fp16" else self.precision
 
     def after_register(self, run: Run) -> None:
-        run._casting = lambda: self._autocast(run)  # for forwards beside the training, which play no points
+        run.autocast = lambda: self._autocast(run)  # for forwards beside the training, which play no points
         if self.precision == "fp16" and run.mode == "fit":
             run.scaler = self._new_scaler(run.device.type)
 

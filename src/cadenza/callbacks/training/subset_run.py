@@ -10,7 +10,7 @@ import torch
 
 from cadenza.callback import Callback, Order
 from cadenza.data import length_of
-from cadenza.foundation.arguments import flags
+from cadenza.foundation.arguments import flags, is_whole
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -87,7 +87,7 @@ class SubsetRun(Callback):
         self, train: int | None = 2, val: int | None = 1, test: int | None = 1, *, repeat: bool = False
     ) -> None:
         for name, count in (("train", train), ("val", val), ("test", test)):
-            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            if count is not None and not is_whole(count, 1):
                 raise ValueError(f"{name} must be None or a whole number of batches of at least 1, not {count!r}")
         flags(repeat=repeat)
         if repeat and train is None:

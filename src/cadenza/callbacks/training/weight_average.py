@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.callback import Callback, Order, infer_mode
-from cadenza.callbacks.faults import warn
 from cadenza.callbacks.guards.monitored_metric import newest_row, refuse_unknown
 from cadenza.callbacks.training.averaging import (
     averaged_names,
@@ -23,8 +22,9 @@ from cadenza.callbacks.training.averaging import (
 )
 from cadenza.callbacks.training.precise_batchnorm import has_statistics, recompute_statistics, rereadable
 from cadenza.clock import Duration
-from cadenza.foundation.arguments import flags, is_whole, one_of, text, whole
+from cadenza.foundation.arguments import flags, one_of, text, whole
 from cadenza.foundation.arguments import loader as loader_or_none
+from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -206,5 +206,4 @@ def _check_arguments(
         text("monitor", monitor, 'the name of a metric, such as "val/loss"')
     one_of("mode", mode, ("min", "max"), or_none=True)
     one_of("batchnorm", batchnorm, ("recompute", "average"))
-    if batches is not None and not is_whole(batches, 1):
-        raise ValueError(f"batches must be None or a whole number of at least 1, not {batches!r}")
+    whole("batches", batches, 1, or_none=True)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from cadenza.checkpoint.format.chunks import Spread
 from cadenza.checkpoint.problems import NotState
+from cadenza.foundation.torch_private import set_versions, versions_in
 
 Path = tuple[str | int, ...]
 Keep = Callable[[Tensor, Path], int]
@@ -90,7 +91,7 @@ class _Encoder:
         for key in value:
             if type(key) not in (str, int):
                 raise NotState(f"{spell(path)} has the key {key!r}, {a(key)}; keys are text or whole numbers")
-        metadata = getattr(value, "_metadata", None)  # versions of the modules, which load_state_dict looks at
+        metadata = versions_in(value)  # versions of the modules, which load_state_dict looks at
         if type(value) is dict and all(type(key) is str for key in value) and "$" not in value:
             return {key: self.node(inner, (*path, key)) for key, inner in value.items()}
         pairs = [[self.node(key, path), self.node(inner, (*path, key))] for key, inner in value.items()]
@@ -151,7 +152,7 @@ def _from_tensor(kind: str, tensor: Tensor) -> Any:
 def _ordered(pairs: list[tuple[Any, Any]], metadata: Any) -> OrderedDict[Any, Any]:
     made: OrderedDict[Any, Any] = OrderedDict(pairs)
     if metadata is not None:
-        made._metadata = metadata  # type: ignore[attr-defined]
+        set_versions(made, metadata)
     return made
 
 

@@ -15,7 +15,7 @@ from cadenza.points import FIELDS, REQUESTS
 
 _DEPTH = 4
 _BUILTINS = frozenset(dir(builtins))
-_PLAYS = ("again", "eval_step", "forward", "predicting", "test", "train", "train_step", "validate")
+_PLAYS = ("eval_step", "forward", "predicting", "recompute", "test", "train", "train_step", "validate")
 """Verbs of a run that set fields while they play."""
 _PARTS = ("inputs", "targets")
 """Parts of the batch: they can be set only while there is one."""

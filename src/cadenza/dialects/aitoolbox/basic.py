@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,13 @@ class FunctionOnTrainLoop(AbstractCallback):
 
 class SimpleEmailService(Mail):
     """A mail over Amazon's service, with the account that boto3 finds."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        if find_spec("boto3") is None:
+            raise ModuleNotFoundError(
+                "aitoolbox: mails over Amazon SES need boto3: pip install 'cadenza[ses]'", name="boto3"
+            )
+        super().__init__(*args, **settings)
 
     def send(self, message: Message, timeout: float) -> None:
         import boto3  # type: ignore[import-untyped]

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from functools import total_ordering
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 
 from cadenza.callbacks.measuring.ranking import counts_by_threshold
 from cadenza.callbacks.measuring.result_packages import BinaryResults, RegressionResults
+from cadenza.dialects.numeric import numpy
 
 __all__ = [
     "AbstractBaseMetric", "AccuracyMetric", "F1ScoreMetric", "MeanAbsoluteErrorMetric", "MeanSquaredErrorMetric",

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cadenza.callbacks.folders import write_whole
 from cadenza.callbacks.showing.figures import new_figure, write_figure
 from cadenza.checkpoint.backends.remote import Remote
 from cadenza.foundation.tree import leaves
+from cadenza.foundation.whole_files import write_whole
 
 CLOUDS = dict.fromkeys(("s3", "aws_s3", "aws"), "s3") | dict.fromkeys(("gcs", "google_storage", "google storage"), "gs")
 

@@ -161,7 +161,7 @@ class LoopObject(Evaluations, dialect=DIALECT):
 
     def _set_early_stop(self, wanted: bool) -> None:
         self._early_stop = bool(wanted)
-        at = self.run._at
+        at = self.run.point
         if wanted and at is not None and at.name in ("after_epoch", "after_best", "after_run"):
             self.run.stop("early_stop was set on the train loop")
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cadenza.callbacks.folders import write_whole
 from cadenza.dialects.aitoolbox.abstract import AbstractExperimentCallback
 from cadenza.dialects.aitoolbox.folders import describe, draw_history, folder_of, plain_state, save_state, upload
 from cadenza.dialects.aitoolbox.results import AbstractResultPackage
+from cadenza.foundation.whole_files import write_whole
 
 __all__ = ["ModelCheckpoint", "ModelIterationCheckpoint", "ModelTrainEndSave"]
 

@@ -172,7 +172,7 @@ class TrainLoop(LoopObject):
         flags = flags_of(self.model.to(self.device))
         self.model.eval()
         try:
-            with torch.no_grad(), self.run._casting():
+            with torch.no_grad(), self.run.autocast():
                 yield
         finally:
             set_flags(flags)
@@ -208,8 +208,8 @@ class Windows(Callback):
         self.loop = loop
 
     def before_train_epoch(self, run: Run) -> None:
-        if run._ensemble is not None:  # it must know before the forward, to put gradients together once in a window
-            run._ensemble.holds = lambda: not self.loop.should_execute_optimizer_update()
+        # Known before the forward, gradients are put together over processes once in a window, not for each batch.
+        run.processes.hold_while(lambda: not self.loop.should_execute_optimizer_update())
 
     def before_backward(self, run: Run) -> None:
         if self.loop.grad_accumulation > 1:

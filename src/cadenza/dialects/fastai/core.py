@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import numpy as np
+from cadenza.dialects.numeric import numpy as np
 
 
 def is_listy(x: Any) -> bool:

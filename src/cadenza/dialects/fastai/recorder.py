@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor
 
 from cadenza.callbacks.showing.figures import new_figure
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.numeric import numpy as np
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner

@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor
 
 from cadenza.dialects.adapter import Adapter, Player, Section
@@ -15,6 +14,7 @@ from cadenza.dialects.facade import Facade
 from cadenza.dialects.fastai.answers import take
 from cadenza.dialects.fastai.optimizer import OptimWrapper
 from cadenza.dialects.fastai.table import DIALECT
+from cadenza.dialects.numeric import numpy as np
 
 if TYPE_CHECKING:
     from cadenza.run import Run

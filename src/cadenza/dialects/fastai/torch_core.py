@@ -8,12 +8,13 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cadenza import data
 from cadenza.dialects.fastai.core import is_listy, listify, recurse
+from cadenza.dialects.numeric import numpy as np
+from cadenza.foundation.torch_private import parameters_in
 
 bn_types = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 bias_types = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -83,7 +84,7 @@ def flatten_model(m: nn.Module) -> list[nn.Module]:
     """The modules without children, in order; parameters beside children are modules of their own."""
     if not children(m):
         return [m]
-    own = [ParameterModule(one) for one in m._parameters.values() if one is not None]
+    own = [ParameterModule(one) for one in parameters_in(m).values() if one is not None]
     return [leaf for child in m.children() for leaf in flatten_model(child)] + own
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cadenza.callbacks.folders import write_whole
+from cadenza.foundation.whole_files import write_whole
 
 __all__ = [
     "exists", "get_remote_file_to_local", "is_file", "is_local_path", "listdir", "makedirs", "put_local_file_to_remote",

@@ -145,7 +145,7 @@ def _behaviour(name: str) -> Callable[[MainAdapter, Run], None]:
 def _keep_unless_stepped(run: Run) -> None:
     """After the user's own zero_grad, backward and step: if it did not step, the engine must not either, nor clear what
     it gathers."""
-    if not run._stepped_itself:
+    if not run.stepped_in_backward:
         run.skip_step()
         run.skip_zero_grad()
 

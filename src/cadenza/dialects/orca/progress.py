@@ -22,7 +22,7 @@ class TqdmCallback(Callback):
 
     def __init__(self) -> None:
         if find_spec("tqdm") is None:
-            raise ModuleNotFoundError("orca: TqdmCallback needs tqdm: pip install tqdm", name="tqdm")
+            raise ModuleNotFoundError("orca: TqdmCallback needs tqdm: pip install 'cadenza[tqdm]'", name="tqdm")
         self._bar: Any = None
 
     def before_epoch(self, runner: Runner) -> None:

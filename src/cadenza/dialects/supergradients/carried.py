@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cadenza.dialects.numeric import numpy as np
 from cadenza.dialects.supergradients.environment import MultiGPUMode
 from cadenza.dialects.supergradients.meters import AverageMeter
 from cadenza.dialects.supergradients.upkeep import unpacked
 from cadenza.dialects.supergradients.watching import plainly
+from cadenza.foundation.torch_private import tree_map
 
 __all__ = [
     "AverageMeter", "HpmStruct", "MonitoredValue", "MultiGPUMode", "check_models_have_same_weights",
@@ -68,7 +69,7 @@ def tensor_container_to_device(obj: Any, device: Any, non_blocking: bool = True,
             return leaf
         return (leaf.detach() if detach else leaf).to(device, non_blocking=non_blocking)
 
-    return torch.utils._pytree.tree_map(moved, obj)
+    return tree_map(moved, obj)
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:

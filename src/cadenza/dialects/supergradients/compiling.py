@@ -11,6 +11,8 @@ from torch import nn
 
 from cadenza.dialects.supergradients.parameters import DEFAULT_TRAINING_PARAMS
 from cadenza.dialects.table import nearest
+from cadenza.foundation.suggest import suggestion
+from cadenza.foundation.torch_private import compiled_call, set_compiled_call
 
 DEFAULT_OPTIONS: dict[str, Any] = DEFAULT_TRAINING_PARAMS["torch_compile_options"]
 
@@ -22,8 +24,7 @@ def compile_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     ('eager', 'reduce-overhead')
     """
     for name in (given or {}).keys() - DEFAULT_OPTIONS.keys():
-        near = nearest(name, DEFAULT_OPTIONS)
-        hint = f"; did you mean {near!r}?" if near else ""
+        hint = suggestion(nearest(name, DEFAULT_OPTIONS))
         raise ValueError(f"supergradients: torch_compile_options has no {name!r}{hint}")
     return {**DEFAULT_OPTIONS, **(given or {})}
 
@@ -37,11 +38,11 @@ def compiled_loss(criterion: Any, options: Mapping[str, Any]) -> Any:
 def compiled(modules: Sequence[nn.Module], options: Mapping[str, Any]) -> Iterator[None]:
     """Calls of these modules are compiled inside the ``with``. Names of parameters stay as they are, so checkpoints
     of compiled and plain trainings are the same."""
-    before = [module._compiled_call_impl for module in modules]
+    before = [compiled_call(module) for module in modules]
     for module in modules:
         module.compile(**options)
     try:
         yield
     finally:
         for module, impl in zip(modules, before, strict=True):
-            module._compiled_call_impl = impl
+            set_compiled_call(module, impl)

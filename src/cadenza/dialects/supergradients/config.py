@@ -12,6 +12,7 @@ from torch import nn
 from cadenza.dialects.supergradients.building import build
 from cadenza.dialects.supergradients.environment import setup_device
 from cadenza.dialects.table import nearest
+from cadenza.foundation.suggest import suggestion
 
 if TYPE_CHECKING:
     from cadenza.dialects.supergradients.trainer import Trainer
@@ -31,7 +32,7 @@ def train_from_config(kind: type[Trainer], cfg: Any) -> tuple[nn.Module, dict[st
         recipe = plain(build("pre_launch_callback", said)(recipe))
     for name in recipe.keys() - set(PARTS):  # names of the user's own are for other lines to refer to
         if near := nearest(name, PARTS, cutoff=0.88):
-            raise ValueError(f"supergradients: the recipe says {name!r}; did you mean {near!r}?")
+            raise ValueError(f"supergradients: the recipe says {name!r}{suggestion(near)}")
     missing = [name for name in WHOLE if not recipe.get(name)]
     if missing:
         raise ValueError(f"supergradients: the recipe does not say {', '.join(missing)}")

@@ -58,7 +58,7 @@ class PhaseContext(_Unknown, Facade, dialect=DIALECT):  # type: ignore[misc]
     def stop_training(self, wanted: bool) -> None:
         self._stop = bool(wanted)
         run = self.__dict__.get("run")
-        if wanted and run is not None and run._at is not None and run._at.name in _AT_ONCE:
+        if wanted and run is not None and run.point is not None and run.point.name in _AT_ONCE:
             run.stop("stop_training was set on the context")
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ from cadenza.dialects.supergradients.callback import Callback, PhaseContext
 from cadenza.dialects.supergradients.metrics import update_metric
 from cadenza.dialects.supergradients.pictures import tinted, with_boxes
 from cadenza.dialects.supergradients.registry import register_callback
+from cadenza.foundation.torch_private import tree_map
 
 __all__ = [
     "ExtremeBatchCaseVisualizationCallback",
@@ -140,6 +141,4 @@ class ExtremeBatchDetectionVisualizationCallback(ExtremeBatchCaseVisualizationCa
 
 def kept(part: Any) -> Any:
     """A copy in main memory, without the graph."""
-    return torch.utils._pytree.tree_map(
-        lambda leaf: leaf.detach().to("cpu", copy=True) if isinstance(leaf, Tensor) else leaf, part
-    )
+    return tree_map(lambda leaf: leaf.detach().to("cpu", copy=True) if isinstance(leaf, Tensor) else leaf, part)

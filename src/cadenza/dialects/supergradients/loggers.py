@@ -8,8 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cadenza.callbacks.folders import write_whole
 from cadenza.dialects.table import nearest
+from cadenza.foundation.suggest import suggestion
+from cadenza.foundation.whole_files import write_whole
 
 __all__ = ["BaseSGLogger"]
 
@@ -28,7 +29,9 @@ class LineWriter:
     def close(self) -> None: ...
 
     def __getattr__(self, name: str) -> Any:
-        raise ImportError(f"supergradients: sg_logger.{name} writes for TensorBoard: pip install tensorboard")
+        raise ImportError(
+            f"supergradients: sg_logger.{name} writes for TensorBoard: pip install 'cadenza[tensorboard]'"
+        )
 
 
 def _new_writer(folder: Path) -> Any:
@@ -54,8 +57,7 @@ def check_params(given: Mapping[str, Any] | None) -> None:
     """
     for name, value in (given or {}).items():
         if name not in _FREE + _OFF:
-            near = nearest(name, _FREE + _OFF)
-            hint = f"; did you mean {near!r}?" if near else ""
+            hint = suggestion(nearest(name, _FREE + _OFF))
             raise ValueError(f"supergradients: sg_logger_params has no {name!r}{hint}")
         if value and name in _OFF:
             raise ValueError(

@@ -12,6 +12,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from cadenza.dialects.table import nearest
+from cadenza.foundation.suggest import suggestion
 
 __all__ = ["DEFAULT_TRAINING_PARAMS", "TrainingParams"]
 
@@ -91,5 +92,4 @@ class TrainingParams(dict[str, Any]):
 
 
 def _unknown(name: str, known: Mapping[str, Any]) -> str:
-    near = nearest(name, known, cutoff=0.7)
-    return f"supergradients: there is no training parameter {name!r}" + (f"; did you mean {near!r}?" if near else "")
+    return f"supergradients: there is no training parameter {name!r}{suggestion(nearest(name, known, cutoff=0.7))}"

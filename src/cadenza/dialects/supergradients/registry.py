@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from cadenza.dialects.supergradients.table import REFUSED
 from cadenza.dialects.table import nearest
+from cadenza.foundation.suggest import suggestion
 from cadenza.recipes.registry import Registry
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
@@ -66,8 +67,7 @@ def find(kind: str, name: str) -> Any:
     if name not in registry and name in REFUSED:
         raise KeyError(f"supergradients: {name} is not carried: {REFUSED[name]}")
     if name not in registry:
-        near = nearest(name, registry)
-        hint = f"; did you mean {near!r}?" if near else "."
+        hint = suggestion(nearest(name, registry), ".")
         known = ", ".join(registry) or "none"
         raise KeyError(f"supergradients: no {kind} is registered as {name!r}{hint} Registered: {known}")
     return registry[name].load()

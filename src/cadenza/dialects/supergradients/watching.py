@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cadenza.dialects.table import nearest
+from cadenza.foundation.suggest import suggestion
 
 
 def watched_name(said: str, losses: list[str], metrics: Mapping[str, Any]) -> str:
@@ -23,8 +24,7 @@ def watched_name(said: str, losses: list[str], metrics: Mapping[str, Any]) -> st
         return f"val/{losses[0]}/loss_{part[1]}"  # of a loss whose parts have no names
     found = next((name for name in known if plainly(name) == plainly(said)), None)
     if found is None:
-        near = nearest(said, known)
-        hint = f"; did you mean {near!r}?" if near else "."
+        hint = suggestion(nearest(said, known), ".")
         raise ValueError(f"supergradients: metric_to_watch is {said!r}{hint} There are {', '.join(known)}")
     if found in losses:
         return "val/loss" if len(losses) == 1 else f"val/{found}"

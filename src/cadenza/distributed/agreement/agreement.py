@@ -108,7 +108,7 @@ class Agreement:
 
 def refuse_unheard(run: Run, request: str) -> None:
     """A process without a batch plays the points of backward and step alone: at the others it does not ask alike."""
-    this, at = run._pass, run._at
+    this, at = run._pass, run.point
     ends_anyway = request == "end_epoch" and this.rounds is not None and this.index + 1 >= this.rounds
     if this.all_have or not this.iterating or ends_anyway or (at is not None and at.span in _PLAYED_ALONG):
         return

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
+from cadenza.foundation.torch_private import TorchDispatchMode
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
@@ -69,7 +69,7 @@ def main_only(method: Callable[..., Any]) -> Callable[..., Any]:
     def play(self: Any, run: Run) -> Any:
         if not run.is_main:
             return None
-        if run._ensemble is not None and run._ensemble.debug:
+        if run._processes.debug:
             with alone(f"{self.name}.{method.__name__}"):
                 return inside(self, run)
         return inside(self, run)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import distributed as dist
+from torch import nn
+from torch.nn.parameter import is_lazy
 
 from cadenza.clock import Duration
 from cadenza.distributed.agreement.collectives import gathered
@@ -22,6 +24,7 @@ from cadenza.main_callback import MainCallback
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
+    from cadenza.engine.trainer_state import Training
     from cadenza.run import Run
 
 Setup: TypeAlias = dict[str, Any]
@@ -91,6 +94,7 @@ def setup_of(run: Run, callbacks: Sequence[Callback]) -> Setup:
         "test_loaders": _presence(run.test_loaders),
         "clock": f"{run.clock.epochs} epochs and {run.clock.steps} steps",
         "parameters": {name: _form(one) for name, one in run.module.named_parameters()},
+        "buffers": {name: _form(one) for name, one in run.module.named_buffers()} if _sends_buffers(training) else {},
         "The optimizer": " and ".join(map(_optimizer, run.optimizers)),
         "The scheduler": " and ".join(type(one).__name__ for one in run.schedulers) or "None",
     }
@@ -108,7 +112,8 @@ def described(callback: Callback) -> tuple[str, dict[str, str]]:
     """What ``callback`` is called, and those of its settings that have to be equal."""
     kind = type(callback).__name__
     called = callback.name if kind in callback.name else f"{kind} {callback.name!r}"
-    return called, {name: _text(getattr(callback, name)) for name in callback.same_on_ranks or ()}
+    settings = {name: getattr(callback, name) for name in (*(callback.same_on_ranks or ()), "asks", "agree")}
+    return called, {name: _text(value) for name, value in settings.items()}
 
 
 def _main(callbacks: Sequence[Callback]) -> str:
@@ -126,7 +131,7 @@ def _in_order(value: Any) -> Iterable[tuple[Any, Any]] | None:
 
 def _joined(container: Any, parts: Iterable[tuple[Any, str]]) -> str:
     named = isinstance(container, Mapping)
-    return ", ".join(f"{key}: {part}" if named else part for key, part in parts)
+    return ", ".join(f"{key}: {part}" if named else part for key, part in parts) or "nothing"
 
 
 def _leaf_text(value: object) -> str:
@@ -141,9 +146,16 @@ def _presence(loader: object) -> str:
     return "None" if loader is None else "a loader"
 
 
-def _form(parameter: torch.Tensor) -> str:
-    frozen = "" if parameter.requires_grad else ", frozen"
-    return f"{tuple(parameter.shape)} {str(parameter.dtype).removeprefix('torch.')}{frozen}"
+def _sends_buffers(training: Training) -> bool:
+    """Whether the ranks get rank 0's buffers; torch would wait for ever for one that another rank does not have."""
+    return bool(getattr(training.strategy, "flags", {}).get("broadcast_buffers", True))
+
+
+def _form(tensor: torch.Tensor) -> str:
+    if is_lazy(tensor):
+        return "without a shape yet"  # torch raises an error with what to do when it wraps the model
+    frozen = ", frozen" if isinstance(tensor, nn.Parameter) and not tensor.requires_grad else ""
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}{frozen}"
 
 
 def _optimizer(optimizer: Any) -> str:
@@ -162,12 +174,19 @@ def difference(setups: Sequence[Setup]) -> str:
     """
     first = setups[0]
     for key in first:
-        others = [(rank, setup[key]) for rank, setup in enumerate(setups) if setup.get(key, first[key]) != first[key]]
+        # By their texts, as the digests: equal dicts may have their names in another order.
+        others = [
+            (rank, setup[key]) for rank, setup in enumerate(setups) if key in setup and _differ(setup, first, key)
+        ]
         if others:
             _, theirs = others[0]
             who = _ranks([rank for rank, value in others if value == theirs])
             return f"The ranks are set up differently. {_SAID.get(key, _said_of_value)(key, first[key], theirs, who)}"
     return "The ranks are set up differently: some resume a run or begin one that the others do not."
+
+
+def _differ(one: Setup, other: Setup, key: str) -> bool:
+    return repr(one[key]) != repr(other[key])
 
 
 def _ranks(numbers: Sequence[int]) -> str:
@@ -218,12 +237,13 @@ def _said_of_callbacks(key: str, ours: list[Any], theirs: list[Any], who: str) -
     return _said_of_value(key, ours, theirs, who)
 
 
-def _said_of_parameters(key: str, ours: dict[str, str], theirs: dict[str, str], who: str) -> str:
+def _said_of_tensors(key: str, ours: dict[str, str], theirs: dict[str, str], who: str) -> str:
     for name in (*ours, *theirs):
         mine, its = ours.get(name, "not there"), theirs.get(name, "not there")
         if mine != its:
-            return f"The parameter {name} is {mine} on rank 0 and {its} on {who}. Create the same model on every rank."
-    return f"The parameters are in another order on {who} than on rank 0. Create the same model on every rank."
+            kind = key.removesuffix("s")
+            return f"The {kind} {name} is {mine} on rank 0 and {its} on {who}. Create the same model on every rank."
+    return f"The {key} are in another order on {who} than on rank 0. Create the same model on every rank."
 
 
 def _said_of_clock(key: str, ours: str, theirs: str, who: str) -> str:
@@ -240,6 +260,7 @@ _SAID: dict[str, Callable[[str, Any, Any, str], str]] = {
     "val_loader": _said_of_loader,
     "test_loaders": _said_of_loader,
     "callbacks": _said_of_callbacks,
-    "parameters": _said_of_parameters,
+    "parameters": _said_of_tensors,
+    "buffers": _said_of_tensors,
     "clock": _said_of_clock,
 }

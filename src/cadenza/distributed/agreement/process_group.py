@@ -38,7 +38,7 @@ _EVERY = 8
 """Where nothing rides along with a reduction, the processes look every so many iterations whether somebody asks."""
 
 
-class Ensemble(Gradients):
+class ProcessGroup(Gradients):
     """Kept from one run to the next, beginning with the first that needs the other processes."""
 
     def __init__(self, lifeline: Lifeline, device: torch.device, *, debug: bool | None, lockstep: bool) -> None:
@@ -72,6 +72,9 @@ class Ensemble(Gradients):
             run._asked |= SKIP_BATCH
         else:
             self.agreement.ask(run, request, reason)
+
+    def wait_again(self, run: Run, request: str, rule: str, reason: str | None) -> None:
+        self.agreement.wait_again(request, rule, reason)
 
     def waiting(self, run: Run) -> list[list[Any]]:
         """What this process asked and the others have not agreed on yet."""
@@ -231,7 +234,7 @@ class Ensemble(Gradients):
         """From here on ``run`` is the one that is told of and interrupted."""
         if self.lifeline.failure is not None:
             raise Parted(self.lifeline.failure)
-        self._run, run._ensemble = weakref.ref(run), self  # what fails from here on is told
+        self._run, run._processes = weakref.ref(run), self  # what fails from here on is told
         self._standing = Standing(run, self.world.rank)
         self.lifeline.on_failure, self.lifeline.where = self._standing.interrupt, self._standing.where
         self._later, self.holds, self.synced = [], None, True
@@ -256,6 +259,12 @@ class Ensemble(Gradients):
         if lifeline.failure is not None and lifeline.failure["rank"] != self.world.rank:
             return RankFailed(lifeline.failure)
         return error
+
+    def places(self) -> dict[int, str]:
+        return self.lifeline.places()
+
+    def rest(self) -> None:
+        self.lifeline.rest()
 
     def end(self) -> None:
         """The run is over: nothing can interrupt it any more."""

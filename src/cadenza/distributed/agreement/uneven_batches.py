@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.utils._pytree import tree_leaves
 
 from cadenza.clock import Cadence, Clock, Duration
 from cadenza.data import Feed, to_device
@@ -21,15 +20,16 @@ from cadenza.engine.iteration import is_last, release
 from cadenza.engine.requests import END_EPOCH, OF_ITERATION, SKIP_BATCH, STOP
 from cadenza.foundation.kept_state import buffers_kept
 from cadenza.foundation.rng import rng_kept
+from cadenza.foundation.torch_private import tree_leaves
 
 if TYPE_CHECKING:
-    from cadenza.distributed.agreement.process_group import Ensemble
+    from cadenza.distributed.agreement.process_group import ProcessGroup
     from cadenza.distributed.strategies.gradients import Gradients
     from cadenza.engine.stack import Pass
     from cadenza.run import Run
 
 
-def keep_step(ensemble: Ensemble, run: Run, this: Pass, found: bool) -> bool:
+def keep_step(ensemble: ProcessGroup, run: Run, this: Pass, found: bool) -> bool:
     """After a fetch: whether this process has a batch to play. If only others have, it plays along until they end."""
     if not (this.training or ensemble.lockstep):
         return found
@@ -105,7 +105,7 @@ def _known_samples(this: Pass, world_size: int) -> float | None:
     return float(known[1] * world_size) if splits_evenly(loader) else None
 
 
-def _everyone_ended(ensemble: Ensemble, run: Run, this: Pass, found: bool) -> bool:
+def _everyone_ended(ensemble: ProcessGroup, run: Run, this: Pass, found: bool) -> bool:
     """One message a round, for a loader of which nobody knows how many batches it gives each process."""
     samples = run.main.count(run)[0] if found else 0
     having, this.samples_of_all = summed([found, samples], ensemble.place)
@@ -113,7 +113,7 @@ def _everyone_ended(ensemble: Ensemble, run: Run, this: Pass, found: bool) -> bo
     return not having
 
 
-def play_along(ensemble: Ensemble, run: Run, this: Pass) -> None:
+def play_along(ensemble: ProcessGroup, run: Run, this: Pass) -> None:
     """One round without a batch: the last one goes through the model once more, and counts nothing. In training the
     backward, step and zero_grad spans are played, since the weights change here as they do elsewhere."""
     if this.last is GONE:

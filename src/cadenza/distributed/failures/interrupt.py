@@ -27,7 +27,7 @@ class Standing:
     end its process group in a thread that must not wait."""
 
     def __init__(self, run: Run, rank: int) -> None:
-        self.thread, self.rank = run._thread, rank
+        self.thread, self.rank = run.thread, rank
         self.over = threading.Event()
         self.ended = False
         self.run = weakref.ref(run)

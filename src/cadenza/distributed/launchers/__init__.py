@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 from cadenza.distributed.world import World
+from cadenza.foundation.arguments import one_of, whole
+from cadenza.foundation.suggest import did_you_mean
 
 ENGINES = {
     "local": "cadenza.distributed.launchers.local",
@@ -29,14 +30,10 @@ def launch(fn: Callable[..., Any], *args: Any, workers: int = 2, on: str = "loca
     """
     if not callable(fn):
         raise TypeError(f"launch calls a function in each process, not {type(fn).__name__}")
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise ValueError(f"workers is a whole number of at least 1, not {workers!r}")
+    whole("workers", workers, 1, "is")
     if on not in ENGINES:
-        near = get_close_matches(str(on), ENGINES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"on is one of {', '.join(ENGINES)}, not {on!r}{hint}")
-    if options.get("results", "main") not in ("main", "all"):
-        raise ValueError(f'results is "main" or "all", not {options["results"]!r}')
+        raise ValueError(f"on is one of {', '.join(ENGINES)}, not {on!r}{did_you_mean(str(on), ENGINES)}")
+    one_of("results", options.get("results", "main"), ("main", "all"))
     if World.detect().source != "single":
         if options.get("results") == "all":
             raise ValueError('results="all" is for a launch that starts the processes; here another launcher did')

@@ -19,11 +19,12 @@ import ray
 from ray import train
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from cadenza.distributed.launchers.environment import environment_with
 from cadenza.distributed.launchers.extra_callbacks import accompanied
 from cadenza.distributed.launchers.ray_report import RayReport
 from cadenza.distributed.launchers.result_socket import PostOffice
 from cadenza.distributed.launchers.task import Errand, collect, raise_first
+from cadenza.foundation.arguments import whole
+from cadenza.foundation.environment import environment_with
 
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """What the processes of a Ray that is started here get: nothing is told to anybody outside, devices stay visible."""
@@ -51,8 +52,7 @@ def start(
     under ``name``. When a worker dies or fails, all are started again, ``restarts`` times at most. Each gets ``cpus``,
     and ``gpus``: one, if there are enough and nothing is said. The options of "local" mean the same here.
     """
-    if not isinstance(restarts, int) or isinstance(restarts, bool) or restarts < 0:
-        raise ValueError(f"restarts is a whole number of at least 0, not {restarts!r}")
+    whole("restarts", restarts, 0, "is")
     with cluster(address, workers * cpus), folder(storage) as place, PostOffice(_host()) as post:
         errand = Errand.of(fn, args, post, environment, timeout)
         each = {"CPU": cpus, **_gpus(workers, gpus)}

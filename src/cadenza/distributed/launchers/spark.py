@@ -14,9 +14,9 @@ from typing import Any
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
-from cadenza.distributed.launchers.environment import environment_with
 from cadenza.distributed.launchers.result_socket import PostOffice
 from cadenza.distributed.launchers.task import Errand, carry_out, collect, raise_first
+from cadenza.foundation.environment import environment_with
 
 
 def start(

@@ -16,13 +16,13 @@ from cadenza.foundation.tree import map_tree, with_notes
 from cadenza.resume.per_rank import compared, own_part, part_for, saved_size, shared, taken_by, warn_of_move, with_part
 
 if TYPE_CHECKING:
-    from cadenza.distributed.agreement.process_group import Ensemble
+    from cadenza.distributed.agreement.process_group import ProcessGroup
     from cadenza.run import Run
 
 _WHOLE = ("model", "criterion", "optimizers", "gradients")
 
 
-def collected(ensemble: Ensemble, run: Run, state: dict[str, Any]) -> dict[str, Any]:
+def collected(ensemble: ProcessGroup, run: Run, state: dict[str, Any]) -> dict[str, Any]:
     """On rank 0 its state with what the other processes have of their own; of a model that is spread, the whole.
 
     What differs is found by comparing short texts, so that what is the same everywhere is not sent.
@@ -62,7 +62,7 @@ class _Place:
     number: int
 
 
-def hand_out(ensemble: Ensemble, look: Callable[..., Any]) -> Handed | None:
+def hand_out(ensemble: ProcessGroup, look: Callable[..., Any]) -> Handed | None:
     """Rank 0 looks for a checkpoint, and all get what it found; if it fails, all do. The store is read once; of a model
     that is spread what lies in parts is left there, and each process reads its own later."""
     world, found, problem, parts = ensemble.world, None, None, None

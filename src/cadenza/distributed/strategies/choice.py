@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from cadenza.distributed.strategies.strategy import Strategy
 from cadenza.distributed.world import World
+from cadenza.foundation.suggest import did_you_mean
 
 NAMES = ("auto", "single", "ddp", "fsdp")
 
@@ -19,8 +18,7 @@ def choose(strategy: str | Strategy) -> Strategy:
     if isinstance(strategy, Strategy):
         return strategy
     if strategy not in NAMES:
-        near = get_close_matches(str(strategy), NAMES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(str(strategy), NAMES)
         raise ValueError(
             f"strategy is one of {', '.join(NAMES)}, or an object such as DDP(...), not {strategy!r}{hint}"
         )

@@ -11,10 +11,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from cadenza.distributed.agreement.process_group import Ensemble
+from cadenza.distributed.agreement.process_group import ProcessGroup
 from cadenza.distributed.strategies.piggyback import Carrier, Ears, Ride
 from cadenza.distributed.strategies.reduction import Buffers, Reduction
-from cadenza.distributed.strategies.strategy import Together, check_flags, on_cuda, same_everywhere, trained
+from cadenza.distributed.strategies.strategy import Together, on_cuda, same_everywhere, trained
+from cadenza.foundation.arguments import flags
+from cadenza.foundation.torch_private import communication_hooks
 from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
@@ -56,10 +58,10 @@ class DDP(Together):
             "gradient_as_bucket_view": gradient_as_bucket_view,
             "broadcast_buffers": broadcast_buffers,
         }
-        check_flags("DDP", self.flags.items())
+        flags(**{f"DDP: {name}": flag for name, flag in self.flags.items()})
         self.bucket_cap_mb, self.timeout, self.debug = bucket_cap_mb, timeout, debug
 
-    def spread(self, run: Run, ensemble: Ensemble) -> None:
+    def spread(self, run: Run, ensemble: ProcessGroup) -> None:
         if run.mode == "fit" and any(trained(run.module)):
             warn_of_strangers(run)
             self.wrap(run, ensemble)
@@ -67,7 +69,7 @@ class DDP(Together):
             ensemble.evaluated = True
             same_everywhere(run.module)
 
-    def wrap(self, run: Run, ensemble: Ensemble) -> None:
+    def wrap(self, run: Run, ensemble: ProcessGroup) -> None:
         """Wraps the module, anew if other parameters are trained than before: DDP waits for each it knows of."""
         if ensemble.model is None or ensemble.trained != trained(run.module):
             ensemble.model = ensemble.ride = run.model = None  # type: ignore[assignment]
@@ -90,7 +92,7 @@ class DDP(Together):
         real = any(one.requires_grad and one.is_floating_point() for one in run.module.parameters())
         return real and not self.flags["find_unused_parameters"] and run._plan.is_default("on_iter_backward")
 
-    def refresh(self, run: Run, ensemble: Ensemble) -> None:
+    def refresh(self, run: Run, ensemble: ProcessGroup) -> None:
         if ensemble.reduction is None:
             self.wrap(run, ensemble)
         elif ensemble.trained != trained(run.module):
@@ -103,7 +105,7 @@ class DDP(Together):
             return "find_unused_parameters looks in each step which parameters have gradients"
         if self.flags["static_graph"]:
             return "static_graph lets torch find out in its first step which parameters have gradients"
-        if getattr(run.model, "_comm_hooks", None):
+        if communication_hooks(run.model):
             return "a hook of DistributedDataParallel puts the gradients together"
         if any(isinstance(one, nn.SyncBatchNorm) for one in run.module.modules()):
             return "SyncBatchNorm talks to the other processes in the midst of a step"
@@ -115,7 +117,7 @@ class DDP(Together):
             )
         return None
 
-    def reduce_apart(self, run: Run, ensemble: Ensemble) -> None:
+    def reduce_apart(self, run: Run, ensemble: ProcessGroup) -> None:
         if ensemble.reduction is None:
             ensemble.model = ensemble.ride = run.model = None  # type: ignore[assignment]
             gc.collect()  # what torch keeps of a wrapped module ties its backward to a stream that cannot be recorded
@@ -126,7 +128,7 @@ class DDP(Together):
         ensemble.reduction = Reduction(run.module, ensemble.world.world_size, ears)
         note_trained(run.module, ensemble)
 
-    def reduce_along(self, run: Run, ensemble: Ensemble) -> None:
+    def reduce_along(self, run: Run, ensemble: ProcessGroup) -> None:
         ensemble.reduction = ensemble.buffers = None
 
     def __repr__(self) -> str:
@@ -134,7 +136,7 @@ class DDP(Together):
         return f"DDP({', '.join(f'{name}={flag}' for name, flag in chosen.items())})"
 
 
-def note_trained(module: nn.Module, ensemble: Ensemble) -> None:
+def note_trained(module: nn.Module, ensemble: ProcessGroup) -> None:
     ensemble.trained = trained(module)
     ensemble.frozen = {name: one for name, one in module.named_parameters() if not one.requires_grad}
 
@@ -151,7 +153,7 @@ def warn_of_strangers(run: Run) -> None:
         )
 
 
-def refuse_thawed(ensemble: Ensemble, run: Run) -> None:
+def refuse_thawed(ensemble: ProcessGroup, run: Run) -> None:
     """Gradients of what was frozen when a training pass began are not put together in it."""
     thawed = next((name for name, one in ensemble.frozen.items() if one.requires_grad), None)
     if thawed is not None and run._pass.iterating:
@@ -176,12 +178,12 @@ def as_torch_names(flags: dict[str, Any]) -> dict[str, Any]:
 class Wrapped(DistributedDataParallel):
     """What is called in training. Whether it reduces is decided at each call; evaluation goes past it."""
 
-    ensemble: Ensemble
+    ensemble: ProcessGroup
     inner: Callable[..., Any]
     called = -1
     """The round in which it was called last."""
 
-    def __init__(self, module: torch.nn.Module, ensemble: Ensemble, **options: Any) -> None:
+    def __init__(self, module: torch.nn.Module, ensemble: ProcessGroup, **options: Any) -> None:
         super().__init__(module, **options)
         self.__dict__["ensemble"] = ensemble
         self.__dict__["inner"] = module.module if isinstance(module, Carrier) else module
@@ -199,9 +201,9 @@ class Wrapped(DistributedDataParallel):
 class Unwrapped(nn.Module):
     """What is called in training where the processes talk before and after it, but not in it."""
 
-    ensemble: Ensemble
+    ensemble: ProcessGroup
 
-    def __init__(self, module: nn.Module, ensemble: Ensemble) -> None:
+    def __init__(self, module: nn.Module, ensemble: ProcessGroup) -> None:
         super().__init__()
         self.module = module
         self.__dict__["ensemble"] = ensemble

@@ -12,10 +12,11 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import distribute_tensor
 from torch.optim import Optimizer
 
-from cadenza.distributed.agreement.process_group import Ensemble
+from cadenza.distributed.agreement.process_group import ProcessGroup
 from cadenza.distributed.sharded.sharding import put_back
 from cadenza.distributed.strategies.dtensor import cut_state
 from cadenza.distributed.strategies.strategy import Together, same_everywhere
+from cadenza.foundation.arguments import among, one_of
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -52,18 +53,16 @@ class FSDP(Together):
         debug: bool | None = None,
     ) -> None:
         if isinstance(mixed_precision, str):
-            if mixed_precision not in _FORMATS:
-                raise ValueError(f"mixed_precision is one of {', '.join(_FORMATS)}, not {mixed_precision!r}")
+            among("mixed_precision", mixed_precision, _FORMATS)
             mixed_precision = MixedPrecisionPolicy(_FORMATS[mixed_precision], torch.float32)
-        if checkpoints not in ("sharded", "whole"):
-            raise ValueError(f'checkpoints is "sharded" or "whole", not {checkpoints!r}')
+        one_of("checkpoints", checkpoints, ("sharded", "whole"))
         self.sharded = checkpoints == "sharded"
         self.policy = mixed_precision or MixedPrecisionPolicy()
         self.units = None if units is None else tuple(units)
         self.reshard_after_forward, self.offload = reshard_after_forward, offload
         self.timeout, self.debug = timeout, debug
 
-    def spread(self, run: Run, ensemble: Ensemble) -> None:
+    def spread(self, run: Run, ensemble: ProcessGroup) -> None:
         if ensemble.model is None:
             same_everywhere(run.module)
             before = dict(run.module.named_parameters(remove_duplicate=False))
@@ -98,7 +97,7 @@ class FSDP(Together):
 class _Syncing:
     """Before each forward: whether the gradients of its backward are put together."""
 
-    def __init__(self, ensemble: Ensemble) -> None:
+    def __init__(self, ensemble: ProcessGroup) -> None:
         self.ensemble = ensemble
 
     def __call__(self, module: nn.Module, *_: Any) -> None:

@@ -15,6 +15,7 @@ from cadenza.distributed.agreement.uneven_batches import nothing, settle_held
 from cadenza.distributed.strategies.piggyback import Ride
 from cadenza.distributed.strategies.reduction import Buffers, Reduction, at_once
 from cadenza.engine.fields import UNWEIGHTED
+from cadenza.engine.processes import Processes
 from cadenza.engine.requests import HOLD_STEP
 from cadenza.engine.stack import Outside, Pass
 
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 
-class Gradients:
-    """The part of the ensemble that knows of gradients."""
+class Gradients(Processes):
+    """The part of the process group that knows of gradients."""
+
+    many = True
 
     world: World
     place: torch.device
@@ -42,6 +45,13 @@ class Gradients:
         self.holds: Callable[[], bool] | None = None
         """Says before a forward whether its gradients will be held for a later one."""
         self._asked_in_ride = False
+
+    @property
+    def reduces_apart(self) -> bool:  # type: ignore[override]
+        return self.reduction is not None
+
+    def hold_while(self, holds: Callable[[], bool] | None) -> None:
+        self.holds = holds
 
     def syncs(self, run: Run) -> bool:
         """Whether the gradients of the coming backward are put together: not while they are held for a later one."""

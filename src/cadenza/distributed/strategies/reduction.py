@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from cadenza.distributed.strategies.piggyback import NUMBERS, Ears, carries_seconds, on_device
+from cadenza.foundation.torch_private import broadcast_together, buffers_in, foreach_copy_, foreach_mul_
 
 _AT_ONCE = 250 * 2**20
 """Buffers of so many bytes are sent in one message, as DistributedDataParallel does."""
@@ -43,11 +44,11 @@ class Reduction:
         sums, if they are read this time."""
         gradients = [[self._gradient(parameter) for parameter in message.tensors] for message in self._messages]
         for message, some in zip(self._messages, gradients, strict=True):
-            torch._foreach_copy_(message.parts, some)
-            torch._foreach_mul_(message.parts, 1 / self.world_size)
+            foreach_copy_(message.parts, some)
+            foreach_mul_(message.parts, 1 / self.world_size)
         self.between(lambda: self._exchange(say, hear))
         for message, some in zip(self._messages, gradients, strict=True):
-            torch._foreach_copy_(some, message.parts)
+            foreach_copy_(some, message.parts)
 
     def _gradient(self, parameter: Tensor) -> Tensor:
         gradient = parameter.grad
@@ -78,13 +79,13 @@ class Buffers:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._tables = [one._buffers for one in module.modules()]
+        self._tables = [buffers_in(one) for one in module.modules()]
 
     @torch.no_grad()
     def share(self) -> None:
         buffers = [buffer for table in self._tables for buffer in table.values() if buffer is not None]
         if buffers:
-            dist._broadcast_coalesced(dist.group.WORLD, buffers, _AT_ONCE, 0)  # type: ignore[attr-defined, arg-type]
+            broadcast_together(buffers, _AT_ONCE)
 
 
 class Message:

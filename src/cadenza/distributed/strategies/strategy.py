@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import distributed as dist
@@ -14,11 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cadenza.distributed.agreement.collective_guard import guarded
 from cadenza.distributed.agreement.compare_setup import compare, noting_who_left
-from cadenza.distributed.agreement.process_group import Ensemble
+from cadenza.distributed.agreement.process_group import ProcessGroup
 from cadenza.distributed.failures.join import meet
 from cadenza.distributed.sharded.all_ranks import hand_out, taken_alone
 from cadenza.distributed.sharded.commit import Crew
 from cadenza.distributed.world import World
+from cadenza.engine.processes import ALONE, Processes
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
@@ -45,9 +46,9 @@ class Strategy:
         """``player`` as it is called under many processes."""
         return player
 
-    def begin(self, run: Run) -> Ensemble | None:
+    def begin(self, run: Run) -> Processes:
         """Called when a run begins and the module is on its device; sets ``run.model``."""
-        return None
+        return ALONE
 
     def found(self, run: Run, callbacks: Sequence[Callback], look: Callable[..., Any]) -> Any:
         """The checkpoint that ``look`` finds, as this process is to take it; None if there is none."""
@@ -57,17 +58,17 @@ class Strategy:
         """``state`` as the module and the optimizers of ``run`` can load it."""
         return state
 
-    def refresh(self, run: Run, ensemble: Ensemble) -> None:
+    def refresh(self, run: Run, ensemble: ProcessGroup) -> None:
         """Called when a training pass begins: other parameters may be trained than before."""
 
     def why_not_recorded(self, run: Run, mode: str) -> str | None:
         """Why steps cannot be recorded under this strategy, if so."""
         return None
 
-    def reduce_apart(self, run: Run, ensemble: Ensemble) -> None:
+    def reduce_apart(self, run: Run, ensemble: ProcessGroup) -> None:
         """From here on the processes talk between two parts of a step that can be recorded, and not in them."""
 
-    def reduce_along(self, run: Run, ensemble: Ensemble) -> None:
+    def reduce_along(self, run: Run, ensemble: ProcessGroup) -> None:
         """Takes ``reduce_apart`` back, for the runs to come."""
 
     def __repr__(self) -> str:
@@ -94,9 +95,9 @@ class Together(Strategy):
 
         return play
 
-    def begin(self, run: Run) -> Ensemble | None:
+    def begin(self, run: Run) -> Processes:
         if run.training_state.world.alone:
-            return None
+            return ALONE
         with noting_who_left(run):
             ensemble = self.ensemble(run.training_state)
             ensemble.follow(run)
@@ -105,13 +106,13 @@ class Together(Strategy):
         self.spread(run, ensemble)
         return ensemble
 
-    def ensemble(self, training: Training) -> Ensemble:
+    def ensemble(self, training: Training) -> ProcessGroup:
         """The processes, which meet when this is first asked for."""
-        if training.ensemble is None:
-            lifeline = meet(training.world, training.device, self.timeout)
-            training.ensemble = Ensemble(lifeline, training.device, debug=self.debug, lockstep=self.lockstep)
-            training.ensemble.crew = Crew(lifeline, self.timeout) if self.sharded else None
-        return training.ensemble
+        if training.processes is None:
+            lifeline = meet(cast(World, training.world), training.device, self.timeout)
+            training.processes = ProcessGroup(lifeline, training.device, debug=self.debug, lockstep=self.lockstep)
+            training.processes.crew = Crew(lifeline, self.timeout) if self.sharded else None
+        return cast(ProcessGroup, training.processes)
 
     def found(self, run: Run, callbacks: Sequence[Callback], look: Callable[..., Any]) -> Any:
         if run.training_state.world.alone:
@@ -126,7 +127,7 @@ class Together(Strategy):
             return None
         return f"{run.world_size} processes train together, and what they tell each other is not recorded"
 
-    def spread(self, run: Run, ensemble: Ensemble) -> None:
+    def spread(self, run: Run, ensemble: ProcessGroup) -> None:
         """Makes ``run.model`` of ``run.module``, or takes what an earlier run made."""
         raise NotImplementedError  # pragma: no cover
 
@@ -143,12 +144,6 @@ def refuse_wrapped(module: nn.Module) -> None:
             f"the model is wrapped in {type(module).__name__} already: give the Trainer the plain module, and "
             'strategy="ddp" wraps it'
         )
-
-
-def check_flags(owner: str, flags: Iterable[tuple[str, Any]]) -> None:
-    for name, flag in flags:
-        if not isinstance(flag, bool):
-            raise TypeError(f"{owner}: {name} is True or False, not {flag!r}")
 
 
 def trained(module: nn.Module) -> tuple[bool, ...]:

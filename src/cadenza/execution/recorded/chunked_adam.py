@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW
 
+from cadenza.foundation.torch_private import foreach_add_, fused_adam_, fused_adamw_
+
 if TYPE_CHECKING:
     from cadenza.execution.recorded.optimizer_form import Form
 
@@ -36,7 +38,7 @@ def step_in_parts(form: Form) -> bool:
     jobs: list[Callable[[], None]] = []
     for number, (group, rows) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
         if rows:
-            torch._foreach_add_([row[-1] for row in rows], 1)
+            foreach_add_([row[-1] for row in rows], 1)
             rate = form.rate(number, "lr", group["lr"])
             jobs += _jobs(type(optimizer) is AdamW or group.get("decoupled_weight_decay"), group, rate, rows, piece)
     _side_by_side(jobs, form.device)
@@ -63,7 +65,7 @@ def _jobs(
     decoupled: Any, group: dict[str, Any], rate: Any, rows: list[tuple[Tensor, ...]], piece: int
 ) -> list[Callable[[], None]]:
     """The kernel over pieces of the tensors, about as many at a time as fit into one launch."""
-    step: Any = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    step: Any = fused_adamw_ if decoupled else fused_adam_
     pieces = [
         (*(one[begin : begin + piece] for one in row[:4]), row[4])
         for row in rows

@@ -6,17 +6,14 @@ all of these that the step reads or writes become inputs of the compiled functio
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from cadenza.engine.deferred import Later
-from cadenza.engine.fields import GONE, UNWEIGHTED
+from cadenza.engine.fields import GONE, UNWEIGHTED, Later
 from cadenza.execution.recorded.cpu_random import take_out, with_draws
 from cadenza.execution.recorded.host_reads import ReadingIsAnError, said_of
 from cadenza.execution.recorded.optimizer_form import Form
@@ -24,6 +21,7 @@ from cadenza.execution.recorded.recording import CannotRecord, Outcome, Recordin
 from cadenza.execution.recorded.rollback import Rollback, modules_of, parameters_of
 from cadenza.foundation.kept_state import write_back
 from cadenza.foundation.rng import rng_kept, rng_state, set_rng_state
+from cadenza.foundation.torch_private import TorchDispatchMode, compile_graph
 from cadenza.foundation.tree import tensors_of, with_tensors
 
 if TYPE_CHECKING:
@@ -278,13 +276,3 @@ def try_out(compiled: Callable[..., Any], inputs: list[Tensor]) -> None:
             compiled(*inputs)
     finally:
         write_back(values)
-
-
-def compile_graph(graph: Any, inputs: list[Tensor]) -> Callable[..., Any]:
-    """The compiled form of ``graph``. Random numbers are drawn as they would be without the compiler."""
-    from torch._inductor import compile as inductor
-
-    with torch.no_grad(), torch._inductor.config.patch(fallback_random=True), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the compiler about itself
-        compiled: Callable[..., Any] = inductor(graph, list(inputs))
-        return compiled

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
 from cadenza.execution.recorded.recording import CannotRecord
+from cadenza.foundation.torch_private import OpOverload, arguments_of, tree_leaves
 
 Draw = Callable[[], Tensor]
 
@@ -57,7 +56,7 @@ def _is_random(node: Node) -> bool:
 
 def _is_without_dropout(node: Node) -> bool:
     """An attention, which draws nothing then."""
-    for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+    for place, argument in enumerate(arguments_of(node.target)):
         if argument.name == "dropout_p":
             given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
             return bool(given == 0)

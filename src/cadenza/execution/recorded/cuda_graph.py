@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cadenza.engine.deferred import Later
-from cadenza.engine.fields import GONE, UNWEIGHTED
+from cadenza.engine.fields import GONE, UNWEIGHTED, Later
 from cadenza.execution.recorded.graph_buffers import Inputs, Losses
 from cadenza.execution.recorded.host_sync import host_waits, recover, unwatched, waiting_is_an_error
 from cadenza.execution.recorded.recording import CannotRecord, Outcome, Recording, first_line
@@ -148,7 +147,7 @@ def talking(
     run: Run, between: Callable[[Callable[[], None]], None], *, only: bool = False
 ) -> AbstractContextManager[None]:
     """Under many processes: what puts gradients together is handed to ``between``; with ``only`` nothing else talks."""
-    return nullcontext() if run._ensemble is None else run._ensemble.talking(between, only=only)
+    return run._processes.talking(between, only=only)
 
 
 def cause_of(error: Exception) -> Exception:

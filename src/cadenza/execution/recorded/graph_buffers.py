@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cadenza.engine.deferred import OnPage, Page
+from cadenza.engine.fields import OnPage, Page
+from cadenza.foundation.torch_private import foreach_copy_
 from cadenza.foundation.tree import tensors_of, with_tensors
 
 SMALL = 2**14
@@ -36,7 +37,7 @@ class Inputs:
         given = batch if self.flat else list(tensors_of(batch))
         if self.word is not None:
             word = self.word
-            torch._foreach_copy_(self.words, [tensor.view(word) for tensor in given])
+            foreach_copy_(self.words, [tensor.view(word) for tensor in given])
             return
         for mine, one in zip(self.tensors, given, strict=True):
             mine.copy_(one.detach() if one.requires_grad else one, non_blocking=True)

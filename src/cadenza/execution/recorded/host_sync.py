@@ -6,12 +6,16 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 import torch
 
-_WAITED = "called a synchronizing CUDA operation"
-_PROTOTYPE = "Synchronization debug mode is a prototype"
+from cadenza.foundation.torch_private import end_allocating_to_pool
+
+WAITED = "called a synchronizing CUDA operation"
+PROTOTYPE = "Synchronization debug mode is a prototype"
+"""How torch's warnings begin: that of a wait, and the one of the mode that makes it warn of waits."""
 _watching = True
 
 
@@ -30,9 +34,9 @@ def host_waits() -> Iterator[list[str]]:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     for one in caught:
-        if str(one.message).startswith(_WAITED):
+        if str(one.message).startswith(WAITED):
             found.append(f"{one.filename}:{one.lineno}")
-        elif not str(one.message).startswith(_PROTOTYPE):
+        elif not str(one.message).startswith(PROTOTYPE):
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
@@ -45,7 +49,7 @@ def waiting_is_an_error() -> Iterator[None]:
 
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", _PROTOTYPE)
+        warnings.filterwarnings("ignore", PROTOTYPE)
         torch.cuda.set_sync_debug_mode("error")
     try:
         with _instead(refuse):
@@ -69,24 +73,35 @@ def unwatched(talk: Callable[[], None]) -> None:
 
 @contextmanager
 def _instead(waited: Callable[[str], None]) -> Iterator[None]:
-    """Tells of calls of ``synchronize``, of which torch itself does not tell; those of capturing itself pass."""
+    """Reports the places of calls of ``synchronize``; those of capturing itself pass."""
+
+    def note(caller: FrameType) -> None:
+        if _watching and caller.f_globals.get("__name__") != "torch.cuda.graphs":
+            waited(f"{caller.f_code.co_filename}:{caller.f_lineno}")
+
+    with noting_synchronize(note):
+        yield
+
+
+@contextmanager
+def noting_synchronize(note: Callable[[FrameType], None]) -> Iterator[None]:
+    """Calls ``note`` with the caller before each ``synchronize``, of which torch itself does not warn. It does of those
+    of a stream."""
     with ExitStack() as undo:
         owners: tuple[Any, ...] = (torch.cuda, torch.accelerator, torch.cuda.Event)
         for owner in owners:
             wait = owner.synchronize
-            owner.synchronize = _told(wait, waited)
+            owner.synchronize = _noted(wait, note)
             undo.callback(setattr, owner, "synchronize", wait)
         yield
 
 
-def _told(wait: Callable[..., Any], waited: Callable[[str], None]) -> Callable[..., Any]:
-    def told(*args: Any, **more: Any) -> Any:
-        caller = sys._getframe(1)
-        if _watching and caller.f_globals.get("__name__") != "torch.cuda.graphs":
-            waited(f"{caller.f_code.co_filename}:{caller.f_lineno}")
+def _noted(wait: Callable[..., Any], note: Callable[[FrameType], None]) -> Callable[..., Any]:
+    def noted(*args: Any, **more: Any) -> Any:
+        note(sys._getframe(1))
         return wait(*args, **more)
 
-    return told
+    return noted
 
 
 def recover(device: torch.device, pool: Any) -> None:
@@ -96,7 +111,7 @@ def recover(device: torch.device, pool: Any) -> None:
         torch.ones((), device=device).bernoulli_()
         return
     with suppress(Exception):
-        torch._C._cuda_endAllocateToPool(device.index or 0, pool)
+        end_allocating_to_pool(device, pool)
     with suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):

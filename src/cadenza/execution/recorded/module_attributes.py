@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.foundation.generators import is_generator
+from cadenza.foundation.torch_private import TABLES
 
 _PLAIN = (int, float, str, bool, type(None), Number)
-TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-"""What a module holds of itself; it is looked at apart."""
 _APART = {*TABLES, "training"}
 _DEPTH = 6
 """So deep are lists and dicts looked into."""

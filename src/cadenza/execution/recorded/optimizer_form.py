@@ -18,6 +18,19 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from cadenza.execution.recorded.chunked_adam import step_in_parts
 from cadenza.execution.step import needs_closure
+from cadenza.foundation.torch_private import (
+    foreach_add,
+    foreach_add_,
+    foreach_mul,
+    foreach_mul_,
+    foreach_neg,
+    foreach_sub_,
+    has_step_hooks,
+    keep_quiet_about_capturable,
+    note_step,
+    pass_on_scheduler_mark,
+    step_traced,
+)
 
 KINDS = {
     "fused": "torch's fused form: one kernel, other rounding",
@@ -63,11 +76,10 @@ class Form:
         def step(_: Optimizer, closure: Any = None) -> Any:
             return self._step(inner) if self.active and not self.dormant and closure is None else inner(closure)
 
-        if hasattr(inner, "_wrapped_by_lr_sched"):
-            step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # torch's schedulers look for it
+        pass_on_scheduler_mark(inner, step)
         mine = types.MethodType(step, optimizer)
         optimizer.step = mine  # type: ignore[method-assign]
-        optimizer._warned_capturable_if_run_uncaptured = True
+        keep_quiet_about_capturable(optimizer)
         hooks = (
             optimizer.register_state_dict_post_hook(lambda _, state: self._as_the_users(state)),
             optimizer.register_load_state_dict_post_hook(lambda _: self._adopt()),
@@ -177,10 +189,10 @@ class Form:
     def _step(self, inner: Callable[..., Any]) -> Any:
         self.fill()
         if self.kind == "tensor sgd":
-            self.optimizer._opt_called = True  # type: ignore[attr-defined]  # as a scheduler wants to know
+            note_step(self.optimizer)
             return step_sgd(self)
         if self.kind == "fused" and self.device.type == "cuda" and step_in_parts(self):
-            self.optimizer._opt_called = True  # type: ignore[attr-defined]
+            note_step(self.optimizer)
             return None
         with self.put_on():
             return step_traced(self.optimizer) if self.traced else inner()
@@ -195,16 +207,6 @@ _FLAGS: dict[str, dict[str, Any]] = {
 }
 
 
-def step_traced(optimizer: Optimizer) -> None:
-    """``optimizer.step()`` as torch's compiler sees it: without records for profilers, and nothing is read."""
-    flag = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True  # torch's optimizers ask it whether they may read a tensor
-    try:
-        type(optimizer).step.__wrapped__(optimizer)  # type: ignore[attr-defined]
-    finally:
-        torch.compiler._is_compiling_flag = flag
-
-
 @torch.no_grad()
 def step_sgd(form: Form) -> None:
     """What ``SGD.step`` does, with rate and momentum in tensors; the state is that of ``SGD``."""
@@ -214,13 +216,13 @@ def step_sgd(form: Form) -> None:
             continue
         gradients = [p.grad for p in parameters]
         if group["maximize"]:
-            gradients = list(torch._foreach_neg(gradients))
+            gradients = list(foreach_neg(gradients))
         if group["weight_decay"]:
-            gradients = list(torch._foreach_add(gradients, parameters, alpha=group["weight_decay"]))
+            gradients = list(foreach_add(gradients, parameters, alpha=group["weight_decay"]))
         if group["momentum"]:
             gradients = _with_momentum(form, number, group, parameters, gradients)
         rate = form.rate(number, "lr", group["lr"])
-        torch._foreach_sub_(parameters, torch._foreach_mul(gradients, rate))
+        foreach_sub_(parameters, foreach_mul(gradients, rate))
 
 
 def _with_momentum(
@@ -231,14 +233,14 @@ def _with_momentum(
     begun = [i for i, state in enumerate(states) if state.get("momentum_buffer") is not None]
     if begun:
         buffers = [states[i]["momentum_buffer"] for i in begun]
-        torch._foreach_mul_(buffers, momentum)
-        torch._foreach_add_(buffers, [gradients[i] for i in begun], alpha=1 - group["dampening"])
+        foreach_mul_(buffers, momentum)
+        foreach_add_(buffers, [gradients[i] for i in begun], alpha=1 - group["dampening"])
     for state, gradient in zip(states, gradients, strict=True):
         if state.get("momentum_buffer") is None:
             state["momentum_buffer"] = gradient.detach().clone()
     buffers = [state["momentum_buffer"] for state in states]
     if group["nesterov"]:
-        return list(torch._foreach_add(gradients, torch._foreach_mul(buffers, momentum)))
+        return list(foreach_add(gradients, foreach_mul(buffers, momentum)))
     return buffers
 
 
@@ -252,7 +254,7 @@ def why_no_form(optimizer: Optimizer) -> str | None:
         return f"{name} evaluates the loss again inside its step"
     if type(optimizer) is not SGD and not (name in _TENSOR_RATE and type(optimizer).__module__.startswith("torch.")):
         return f"the optimizer {name} has no form in which its learning rate is a tensor"
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    if has_step_hooks(optimizer):
         return f"hooks are registered on the step of {name}, and would be played only while it is recorded"
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return f"{name} is differentiable"

@@ -16,7 +16,8 @@ from cadenza.execution.recorded.module_attributes import look_of
 from cadenza.execution.recorded.optimizer_form import Form
 from cadenza.execution.recorded.optimizer_tensors import are_the_same, places, settings_of, states_of
 from cadenza.execution.recorded.recording import CannotRecord, Recording, Uncompiled
-from cadenza.execution.recorded.rollback import modules_of, parameters_of, tables_of
+from cadenza.execution.recorded.rollback import modules_of, parameters_of
+from cadenza.foundation.torch_private import MODULES, PARAMETERS, buffers_in, tables_of
 from cadenza.foundation.tree import Unknown, shape_of, what_hides_tensors
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Region:
         """The verb ``train_step``."""
         if run._asked or self.closed or run.scaler is not None or run.loss_weight is not UNWEIGHTED:
             return self.eager(run)
-        if run._ensemble is not None and not run._ensemble.has_even_share(run):
+        if not run._processes.has_even_share(run):
             return self._weighted(run)
         result = self._ordinary(run)
         if result and self._adjust_lr is not None:
@@ -136,10 +137,10 @@ class Region:
         if run._pass is not self._of_pass or not are_the_same(self._parts_now(run), self._parts):
             self._of_pass = run._pass
             self._modules = modules_of(run)
-            tables = [tables_of(module, "_parameters", "_modules").values() for module in self._modules]
+            tables = [tables_of(module, PARAMETERS, MODULES).values() for module in self._modules]
             self._held = [table.values() for table in chain.from_iterable(tables) if table]
             self._parts = self._parts_now(run)
-            self._tables = [module._buffers for module in self._modules if module._buffers]
+            self._tables = [table for table in map(buffers_in, self._modules) if table]
             self._buffers = self._left = []
             self._parameters = parameters_of(run)
             # once for each pass: to compare them in each step would take longer than many a recorded step
@@ -150,7 +151,7 @@ class Region:
             self._buffers = self._left = buffers
         return (
             run._held,
-            run._ensemble is None or run._ensemble.syncs(run),
+            run._processes.syncs(run),
             self._look,
             tuple([module.training for module in self._modules]),
             tuple([(p.data_ptr(), p.requires_grad, p.grad is None) for p in self._parameters]),

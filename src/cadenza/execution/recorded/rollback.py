@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cadenza.execution.recorded.module_attributes import (
-    TABLES,
     containers,
     generators_of,
     same,
@@ -17,6 +16,7 @@ from cadenza.execution.recorded.module_attributes import (
 from cadenza.foundation.generators import state_of
 from cadenza.foundation.kept_state import KeptState, content
 from cadenza.foundation.rng import rng_state, same_state
+from cadenza.foundation.torch_private import BUFFERS, PARAMETERS, TABLES, tables_of
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
@@ -43,7 +43,7 @@ class Rollback:
             (one, name, held, state.keep(held)) for one in modules_of(run) for name, held in containers(one)
         ]
         self.tables = [
-            (one, {name: state.keep(table) for name, table in tables_of(one, "_parameters", "_buffers").items()})
+            (one, {name: state.keep(table) for name, table in tables_of(one, PARAMETERS, BUFFERS).items()})
             for one in modules_of(run)
         ]
         self.generators = [(*held, state_of(held[-1])) for held in generators_of(modules_of(run))]
@@ -96,12 +96,6 @@ def parameters_of(run: Run) -> list[Tensor]:
     found: dict[int, Tensor] = {id(p): p for p in run.module.parameters()}
     found.update({id(p): p for group in groups for p in group["params"]})
     return list(found.values())
-
-
-def tables_of(module: nn.Module, *names: str) -> dict[str, dict[str, Any]]:
-    """Where it holds its parts; those of a scripted module cannot be replaced, so there is nothing to look at."""
-    tables = {name: vars(module).get(name) for name in names}
-    return {name: table for name, table in tables.items() if isinstance(table, dict)}
 
 
 def modules_of(run: Run) -> list[nn.Module]:

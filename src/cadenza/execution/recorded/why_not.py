@@ -13,6 +13,7 @@ from cadenza.execution.options import Execution
 from cadenza.execution.recorded.optimizer_form import KINDS, captured_form, compiled_form, why_no_form, why_no_weights
 from cadenza.execution.recorded.region import inside_points
 from cadenza.execution.recorded.rollback import modules_of
+from cadenza.foundation.torch_private import buffers_in, parameters_in
 from cadenza.points import BEHAVIOURS
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def why_not(mode: str, plan: Plan) -> str | None:
 def _what_is_sparse(modules: list[nn.Module]) -> str | None:
     """A table of a model or a criterion that lies in no single place, such as the neighbours in a graph, if any."""
     for module in modules:
-        for name, tensor in {**module._parameters, **module._buffers}.items():
+        for name, tensor in {**parameters_in(module), **buffers_in(module)}.items():
             if tensor is not None and tensor.layout is not torch.strided:
                 return f"{name!r} of {type(module).__name__} is sparse"
     return None

@@ -8,10 +8,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Self
 
 from cadenza.callback import Callback, Order
-from cadenza.callbacks.folders import checked_path
 from cadenza.clock import Cadence, Duration
 from cadenza.experiment.make_folder import FolderError
 from cadenza.experiment.report.page import write_report
+from cadenza.foundation.arguments import path as path_or_none
 from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Report(Callback):
 
     def __init__(self, every: str | Duration = "1 epoch", *, path: str | os.PathLike[str] | None = None) -> None:
         self.every = Duration.interval(every, "every")
-        self.path = checked_path(path, self.name)
+        self.path = path_or_none(f"{self.name}: path", path)
         self._forget()
 
     def _forget(self) -> None:

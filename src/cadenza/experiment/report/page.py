@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from cadenza.callbacks.folders import write_whole
 from cadenza.experiment.records import Record, RunName, read_run
 from cadenza.experiment.report.markup import data, text
 from cadenza.experiment.report.run_curves import axes, panels
 from cadenza.experiment.report.run_sections import one_run
 from cadenza.experiment.report.side_by_side import several_runs
+from cadenza.foundation.whole_files import write_whole
 
 _CONTROLS = """<div class="controls"><label>horizontal <select id="axis"><option value="step">steps</option>
 <option value="epoch">epochs</option><option value="seconds">time</option></select></label>

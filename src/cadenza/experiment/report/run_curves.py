@@ -7,7 +7,7 @@ from typing import Any
 
 from cadenza.callbacks.showing.plot_series import family_of, loader_names
 from cadenza.experiment.records import PLACES, Record
-from cadenza.experiment.report.thinning import thinned
+from cadenza.foundation.thinning import thinned
 
 POINTS = 120_000
 """So many points all curves of a page have together, at most; it is what keeps the file small."""

@@ -48,7 +48,7 @@ def outbox_place(run: Run, tracker: Callback, folder: Path, id: str | None) -> P
     """The outbox of ``tracker``. A second one of its kind in this run gets another, and where other runs write too,
     the id of this one is in its name."""
     kind = type(tracker)
-    alike = [one for one in (getattr(one, "callback", one) for one in run._plan.callbacks) if type(one) is kind]
+    alike = [one for one in (getattr(one, "callback", one) for one in run.callbacks) if type(one) is kind]
     number = next((number for number, one in enumerate(alike, 1) if one is tracker), 1)
     parts = ["unsent", kind.__name__.lower(), *([str(number)] if number > 1 else []), *([id] if id else [])]
     return folder / f"{'-'.join(parts)}.jsonl"

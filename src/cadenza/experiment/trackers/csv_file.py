@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from pathlib import Path
 from typing import Any
 
-from cadenza.callbacks.folders import checked_path
 from cadenza.experiment.trackers.tracker import Opening, Tracker
+from cadenza.foundation.arguments import path as path_or_none
 from cadenza.foundation.row_files import Table
+from cadenza.foundation.whole_files import set_aside
 
 
 class CSV(Tracker):
@@ -35,33 +35,24 @@ class CSV(Tracker):
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, rows: str = "all") -> None:
         super().__init__(rows=rows)
-        self.path = checked_path(path, self.name)
+        self.path = path_or_none(f"{self.name}: path", path)
         self._table: Table | None = None
 
     def start(self, opening: Opening) -> None:
         path = Path(self.path) if self.path is not None else opening.folder / "metrics.csv"
         self._table = Table(path, "csv")
-        if not path.exists():
-            return
         if opening.goes_on:
-            with path.open(encoding="utf-8", newline="") as file:
-                self._table.columns = next(csv.reader(file), [])
+            self._table.read_columns()
         else:
-            number = 1
-            while (kept := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
-                number += 1
-            path.rename(kept)
+            set_aside(path)
 
     def log(self, row: dict[str, Any]) -> None:
         assert self._table is not None
         self._table.append([row])
 
     def resume(self, step: int, rows: int) -> None:
-        table = self._table
-        assert table is not None
-        if table.path.exists():
-            with table.path.open(encoding="utf-8", newline="") as file:
-                table.rewrite(list(csv.DictReader(file))[:rows])
+        assert self._table is not None
+        self._table.cut(rows)
 
     def finish(self, state: str) -> None:
         self._table = None

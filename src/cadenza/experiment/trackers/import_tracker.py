@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import ssl
 import sys
 import threading
@@ -16,6 +15,8 @@ from importlib.util import find_spec
 from typing import Any, TextIO, cast
 from urllib.parse import urlsplit, urlunsplit
 
+from cadenza.foundation.environment import environment_with
+
 ANSWER = 10.0
 """Seconds within which a server has to say anything at all."""
 
@@ -26,18 +27,6 @@ def need(package: str, who: str) -> None:
         raise ImportError(f"{who} needs the package {package}: pip install 'cadenza[{package}]'")
 
 
-@contextlib.contextmanager
-def for_now(**variables: str) -> Iterator[None]:
-    """Environment variables inside, and none of them afterwards; one that the user has set stays as it is."""
-    added = {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
-
-
 def quietly(package: str, **variables: str) -> Any:
     """Imports ``package``; if that is the first time, with ``variables`` in the environment while it is imported.
 
@@ -45,7 +34,7 @@ def quietly(package: str, **variables: str) -> Any:
     """
     if package in sys.modules:
         return sys.modules[package]
-    with for_now(**variables), warnings.catch_warnings():
+    with environment_with(variables), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(package)
 

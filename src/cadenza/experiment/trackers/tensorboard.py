@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cadenza.callbacks.folders import checked_path
 from cadenza.experiment.png import png_size
 from cadenza.experiment.trackers.import_tracker import need
 from cadenza.experiment.trackers.tracker import Opening, Tracker, metrics_of
+from cadenza.foundation.arguments import path as path_or_none
 
 
 class TensorBoard(Tracker):
@@ -40,7 +40,7 @@ class TensorBoard(Tracker):
     def __init__(self, path: str | os.PathLike[str] | None = None, *, rows: str = "all") -> None:
         need("tensorboard", self.name)
         super().__init__(rows=rows)
-        self.path = checked_path(path, self.name)
+        self.path = path_or_none(f"{self.name}: path", path)
         self._folder = Path()
         self._writer: Any = None
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cadenza.callbacks.folders import checked_path
 from cadenza.experiment.media import file_name
-from cadenza.experiment.trackers.import_tracker import ask, for_now, need, quietly
+from cadenza.experiment.trackers.import_tracker import ask, need, quietly
 from cadenza.experiment.trackers.tracker import Opening, Tracker, metrics_of
+from cadenza.foundation.arguments import one_of
+from cadenza.foundation.arguments import path as path_or_none
+from cadenza.foundation.environment import environment_with
 
 MODES = ("offline", "online")
 _UPLOAD = 120.0
@@ -39,10 +41,9 @@ class WandB(Tracker):
         rows: str = "all",
     ) -> None:
         need("wandb", self.name)
-        if mode not in MODES:
-            raise ValueError(f'{self.name}: mode is "offline" or "online", not {mode!r}')
+        one_of(f"{self.name}: mode", mode, MODES)
         super().__init__(project=project, run_name=run_name, rows=rows)
-        self.store_mode, self.path = mode, checked_path(path, self.name)
+        self.store_mode, self.path = mode, path_or_none(f"{self.name}: path", path)
         self._run: Any = None
 
     def prepare(self) -> None:
@@ -69,7 +70,7 @@ class WandB(Tracker):
         if self.store_mode == "online":
             ask(wandb.Settings().base_url if settings.base_url is None else settings.base_url)
         again = {"resume": "allow"} if self.store_mode == "online" else {}
-        with for_now(WANDB_ERROR_REPORTING="false"):
+        with environment_with({"WANDB_ERROR_REPORTING": "false"}):
             self._run = wandb.init(
                 project=opening.project,
                 name=f"{opening.name} {opening.id}",

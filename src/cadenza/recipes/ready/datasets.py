@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from cadenza.foundation.arguments import among
+
 Part = Literal["train", "val", "test"]
 SHARES = {"train": (0.0, 0.7), "val": (0.7, 0.85), "test": (0.85, 1.0)}
 """Which samples, after they were mixed, belong to a part."""
@@ -20,8 +22,7 @@ def split(samples: int, part: str, seed: int) -> Tensor:
     >>> [len(part) for part in parts], sorted(torch.cat(parts).tolist()) == list(range(10))
     ([7, 1, 2], True)
     """
-    if part not in SHARES:
-        raise ValueError(f"part is one of {', '.join(SHARES)}, not {part!r}")
+    among("part", part, SHARES)
     mixed = torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
     first, last = SHARES[part]
     return mixed[int(first * samples) : int(last * samples)]

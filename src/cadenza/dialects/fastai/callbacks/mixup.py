@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.numeric import numpy as np
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner

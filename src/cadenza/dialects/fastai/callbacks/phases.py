@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.dialects.fastai.callback import Annealing, Scheduler, annealing_cos, annealing_exp, annealing_linear
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.foundation.arguments import among, check
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner
@@ -24,8 +25,7 @@ class TrainingPhase:
 
     def schedule_hp(self, name: str, vals: Any, anneal: Annealing | None = None) -> Self:
         """``vals`` is one value, a pair, or a list of pairs for the parameter groups."""
-        if name not in ("lr", "mom", "beta", "wd"):
-            raise ValueError(f"fastai: a phase schedules lr, mom, beta or wd, not {name!r}")
+        check(name in ("lr", "mom", "beta", "wd"), "fastai: a phase schedules lr, mom, beta or wd", name)
         each = vals if isinstance(vals, list) else [vals]
         self.scheds[name] = [Scheduler(one, self.length, anneal) for one in each]
         return self
@@ -101,8 +101,7 @@ class FlatCosAnnealScheduler(GeneralScheduler):
         start_pct: float = 0.72, curve: str = "cosine",
     ) -> None:  # fmt: skip
         curves = {"cosine": annealing_cos, "linear": annealing_linear, "exponential": annealing_exp}
-        if curve not in curves:
-            raise ValueError(f"fastai: curve is one of {', '.join(curves)}, not {curve!r}")
+        among("fastai: curve", curve, curves)
         total = len(learn.data.train_dl) * tot_epochs
         flat, end = int(total * start_pct), lr / 1e3 if curve == "exponential" else 0.0
         first = TrainingPhase(flat).schedule_hp("lr", lr).schedule_hp("mom", moms[0])

@@ -6,11 +6,11 @@ import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cadenza.dialects.fastai.callback import Callback
 from cadenza.dialects.fastai.learner_callback import LearnerCallback
+from cadenza.dialects.numeric import numpy as np
 from cadenza.dialects.table import nearest
+from cadenza.foundation.arguments import check
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner
@@ -36,8 +36,7 @@ class TrackerCallback(LearnerCallback):
 
     def __init__(self, learn: Learner, monitor: str = "valid_loss", mode: str = "auto") -> None:
         super().__init__(learn)
-        if mode not in ("auto", "min", "max"):
-            raise ValueError(f'fastai: mode is "auto", "min" or "max", not {mode!r}')
+        check(mode in ("auto", "min", "max"), 'fastai: mode is "auto", "min" or "max"', mode)
         self.monitor, self.mode = monitor, mode
         less = mode == "min" or (mode == "auto" and ("loss" in monitor or "error" in monitor))
         self.operator: Any = np.less if less else np.greater
@@ -104,8 +103,7 @@ class SaveModelCallback(TrackerCallback):
         name: str = "bestmodel",
     ) -> None:  # fmt: skip
         super().__init__(learn, monitor, mode)
-        if every not in ("improvement", "epoch"):
-            raise ValueError(f'fastai: every is "improvement" or "epoch", not {every!r}')
+        check(every in ("improvement", "epoch"), 'fastai: every is "improvement" or "epoch"', every)
         self.every, self.name = every, name
         self.saved = False
 

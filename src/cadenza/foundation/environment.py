@@ -1,4 +1,4 @@
-"""Environment variables for the processes that another engine starts."""
+"""Sets environment variables for a while."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def environment_with(extra: Mapping[str, str]) -> Iterator[None]:
-    """Processes that are started meanwhile get ``extra``, unless the user said otherwise; then all is as before.
+    """Inside, processes that are started and packages that are imported get ``extra``, unless the user said otherwise.
+    Afterwards all is as before.
 
     >>> with environment_with({"CADENZA_EXAMPLE": "1"}):
     ...     os.environ["CADENZA_EXAMPLE"]
