@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from cadenza.distributed.agreement.collectives import LonelyCollective, main_only
 from cadenza.distributed.failures.rank_errors import RankFailed
 from cadenza.distributed.launchers import launch
-from cadenza.distributed.strategies.strategy import Strategy, choose
+from cadenza.distributed.strategies.choice import choose
+from cadenza.distributed.strategies.strategy import Strategy
 from cadenza.distributed.world import World
 
 if TYPE_CHECKING:
