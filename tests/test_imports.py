@@ -63,6 +63,7 @@ seen["reached"] = [cadenza.callbacks.EMA.__name__, cadenza.testing.__name__]
 for name in cadenza.__all__:
     getattr(cadenza, name)
 public = {name: value for name, value in vars(cadenza).items() if not name.startswith("_")}
+seen["dir"] = dir(cadenza)
 seen["public"] = [name for name, value in public.items() if not isinstance(value, types.ModuleType)]
 print(seen)
 """
@@ -200,3 +201,8 @@ def test_importing_alone_does_not_load_torch() -> None:
 
 def test_nothing_else_is_public(seen: dict[str, Any]) -> None:
     assert sorted(seen["public"]) == sorted(SURFACE)
+
+
+def test_dir_shows_public_names_only_also_after_an_import(seen: dict[str, Any]) -> None:
+    packages = {"callbacks", "checkpoint", "data", "dialects", "distributed", "experiment", "recipes", "testing"}
+    assert {name for name in seen["dir"] if not name.startswith("__")} == {*SURFACE, *packages}

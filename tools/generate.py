@@ -1,7 +1,7 @@
-"""Writes what is made from the code: the stubs of ``Callback`` and the pages that show tables, sources and docstrings.
+"""Writes what is made from the code: stubs, the points in the loop's docstring, and pages of tables and sources.
 
-Run it with ``make generate`` after changing ``points.py``, ``loop.py`` or a ready callback; a test compares the files
-with what this would write.
+Run it with ``make generate`` after changing ``points.py``, ``loop.py``, imports or a ready callback; a test
+compares the files with what this would write.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import textwrap
 from functools import partial
 from pathlib import Path
 
-from cadenza.points import POINTS, Kind, Point
+from cadenza.points import ITERATION, POINTS, SPAN, Kind, Point
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT)]
@@ -60,6 +60,37 @@ def stubs() -> str:
     body = "\n".join(_method(point) for point in points)
     says = "Every place at which a callback may play. None of them does anything by itself."
     return f'{HEAD}\n\nclass Stubs:\n    """{says}"""\n\n{body}'
+
+
+def _before_and_after(stage: str, *, actions: bool) -> list[str]:
+    """The points of an iteration at which most callbacks run: those of its actions, or those around them."""
+    looked_at = (POINTS[name] for name in ITERATION[stage])
+    wanted = [one for one in looked_at if one.kind in (Kind.BEFORE, Kind.AFTER) and SPAN[one.span].action is actions]
+    return [one.name for one in wanted]
+
+
+def _in_order(verb: str, points: list[str]) -> str:
+    lines = textwrap.wrap(", ".join(points), 94)
+    return "\n".join(f"    {verb if number == 0 else '':<20}{line}" for number, line in enumerate(lines))
+
+
+def loop_source() -> str:
+    """``src/cadenza/loop.py`` with the points of each verb in its docstring, in the order in which they run."""
+    epoch = [point.name for point in POINTS.values() if point.span == "epoch" and point.kind is not Kind.AROUND]
+    train = ["before_train_epoch", "for each batch " + ", ".join(_before_and_after("train", actions=False))]
+    made = "\n".join(
+        [
+            _in_order("run.epochs()", [*epoch[:-1], "after_best", epoch[-1]]),
+            _in_order("run.train()", [*train, "after_train_epoch"]),
+            _in_order("run.train_step()", _before_and_after("train", actions=True)),
+            _in_order("run.validate()", ["the same as run.train() with val in place of train"]),
+            _in_order("run.eval_step()", _before_and_after("val", actions=True)),
+        ]
+    )
+    source = (ROOT / "src/cadenza/loop.py").read_text(encoding="utf-8")
+    return re.sub(
+        r"(one epoch of ``fit``::\n\n).*?(\n\"\"\")", lambda found: found[1] + made + found[2], source, flags=re.S
+    )
 
 
 SHOWN = re.compile(r"<!-- from (\S+) -->\n```python\n.*?```\n", re.DOTALL)
@@ -117,6 +148,7 @@ def dialects_and_checks() -> str:
 
 FILES = {
     "src/cadenza/_stubs.py": stubs,
+    "src/cadenza/loop.py": loop_source,
     "docs/architecture.md": architecture_page,
     "docs/images/rooms.svg": picture,
     "docs/points.md": points_page,

@@ -1,10 +1,11 @@
 """The loop. This is all of it: copy a function, change it, and call it with ``with trainer.run(...) as run``.
 
-Every verb below plays its points. In order, one epoch of ``fit``::
+The order of a step is in ``execution/eager.py`` (``train_step``), that of a pass in ``engine/passes.py`` (``go_over``).
+Every verb below runs its points. In order, one epoch of ``fit``::
 
-    run.epochs()        before_epoch ... on_lr_adjust, after_best, after_epoch
-    run.train()         before_train_epoch, then for each batch before_fetch, after_fetch, before_iter,
-                        before_train_iter ... after_train_iter, after_iter, and at last after_train_epoch
+    run.epochs()        before_epoch, on_lr_adjust, after_best, after_epoch
+    run.train()         before_train_epoch, for each batch before_fetch, after_fetch, before_iter, before_train_iter,
+                        after_train_iter, after_iter, after_train_epoch
     run.train_step()    before_forward, after_forward, before_loss, after_loss, before_backward, after_backward,
                         before_step, after_step, before_zero_grad, after_zero_grad
     run.validate()      the same as run.train() with val in place of train
