@@ -58,7 +58,8 @@ def picture() -> str:
         f"<style>{_STYLE}</style>",
     ]
     for (one, other), count in sorted(edges().items()):
-        lines.append(_line(where[one], where[other], count))
+        if other != "foundation":  # every room may import it, and most do
+            lines.append(_line(where[one], where[other], count))
     counted = sizes()
     for room, (x, y) in where.items():
         held = counted[room]
