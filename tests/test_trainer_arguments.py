@@ -3,10 +3,12 @@ loaders."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -128,6 +130,19 @@ def test_a_fit_that_ends_with_its_only_validation() -> None:
 
 
 # Optimizers and schedulers --------------------------------------------------------------------------------------------
+
+
+def test_a_seed_is_that_of_all_generators() -> None:
+    drawn = []
+    for seed in (3, 3, 4):
+        trainer = made(seed=seed)
+        trainer.on("before_epoch")(
+            lambda run: drawn.append((random.random(), float(numpy.random.rand()), float(torch.rand(()))))
+        )
+        trainer.fit(tiny_loader(), epochs=1)
+    first, same, other = drawn
+    assert first == same
+    assert all(one != another for one, another in zip(first, other, strict=True))
 
 
 def test_the_same_optimizer_twice_would_step_twice() -> None:

@@ -113,7 +113,8 @@ def test_retention_leaves_alone_what_another_run_wrote(tmp_path: Path) -> None:
 @pytest.fixture
 def place() -> Iterator[str]:
     yield "memory://shared"
-    fsspec.filesystem("memory").rm("/shared", recursive=True)
+    for path in fsspec.filesystem("memory").ls("/", detail=False):  # all of this process share this memory
+        fsspec.filesystem("memory").rm(path, recursive=True)
 
 
 def test_the_second_writer_in_an_object_store_is_refused(place: str, tmp_path: Path) -> None:
@@ -140,16 +141,19 @@ def test_two_that_resume_the_same_run_notice_each_other(place: str) -> None:
         trainer(Checkpoint("4 steps", to=place, background=False), At(intrude)).fit(loader(), epochs=2, resume="auto")
 
 
-def test_a_checkpoint_of_the_same_name_is_noticed(place: str) -> None:
+@pytest.mark.parametrize("batch", [1, 2], ids=["before ours", "over ours"])
+def test_a_checkpoint_of_the_same_name_is_noticed(batch: int, place: str) -> None:
     """Two runs that are the same but for their ids save under the same names, and a store lets them."""
 
     def intrude() -> None:
         other = Shelf("memory://other")
         name = other.write("epoch=0-step=1", small_state(1.0), {"run": "another"})
-        fsspec.filesystem("memory").copy(f"/other/{name}", f"/shared/{name}", recursive=True)
+        store = fsspec.filesystem("memory")
+        for path in store.ls(f"/other/{name}", detail=False):
+            store.copy(path, path.replace("/other/", "/shared/"))
 
     with pytest.raises(Taken, match="another run has written the checkpoint 000001-epoch=0-step=1"):
-        trainer(Checkpoint("1 step", to=place, background=False), At(intrude, 1)).fit(loader(), epochs=1)
+        trainer(Checkpoint("1 step", to=place, background=False), At(intrude, batch)).fit(loader(), epochs=1)
 
 
 def test_a_run_may_take_the_place_of_another_and_deletes_its_checkpoints(place: str) -> None:

@@ -101,7 +101,7 @@ def test_ctrl_c_in_the_terminal_saves_once_and_says_how_to_resume(tmp_path):
     assert way in told.replace("\r\n", "\n"), said.decode()
     assert read_run(folder).state == "interrupted"
     state = Shelf(folder / "checkpoints").read("last").state
-    assert state["clock"]["epochs"] >= 2  # wherever in an epoch, or between two, the processes agreed
+    assert state["clock"]["epochs"] >= 1  # the live line counts the epoch that has begun
     assert state["ended"] is None
 
 

@@ -63,6 +63,18 @@ def test_a_resumed_run_has_the_rows_of_an_uninterrupted_one(tmp_path: Path, step
     assert "resumed at step" in again.report_file.read_text()
 
 
+def test_tensorboard_reads_the_file_of_a_resumed_run_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorBoard reads files in the order of their names. Those of one second and process end with a counter."""
+    from tensorboard.summary.writer import event_file_writer
+
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(9))
+    experiment = Experiment("tiny", "quick", tmp_path)
+    for epochs in (1, 2):
+        trained(experiment, epochs=epochs, resume="auto")
+        experiment = Experiment.at(experiment.folder)
+    assert [event.step for event in events(experiment.tensorboard).Scalars("train/loss")] == [3, 6]
+
+
 def test_a_run_that_is_resumed_in_another_folder_brings_its_rows(tmp_path: Path) -> None:
     first = Experiment("tiny", "first", tmp_path)
     trained(first, epochs=2)

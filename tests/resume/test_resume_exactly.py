@@ -202,6 +202,33 @@ def test_what_no_checkpoint_can_hold_is_left_out_of_the_store(tmp_path: Path) ->
     assert list(Shelf(tmp_path).read("last").state["store"]) == ["kept"]
 
 
+# What is logged while the run is opened again -------------------------------------------------------------------------
+
+
+class Logs(Callback):
+    """Logs when an epoch opens, under a name that is another one when a run is resumed in mid-epoch."""
+
+    def __init__(self) -> None:
+        self.names: list[list[str]] = []
+
+    def before_epoch(self, run: Any) -> None:
+        run.log(f"opened/{run.clock.steps}", 1.0)
+
+    def after_train_epoch(self, run: Any) -> None:
+        self.names.append(sorted(run.metrics))
+
+
+def test_rows_and_metrics_hold_nothing_that_was_logged_while_an_epoch_was_opened_again(tmp_path: Path) -> None:
+    whole, other = Logs(), Logs()
+    expected = counting(saving(tmp_path / "whole"), whole).fit(loader(), epochs=2)
+    with pytest.raises(Oops):
+        counting(saving(tmp_path / "other"), Logs(), Break("after_step", 7)).fit(loader(), epochs=2)
+    found = counting(saving(tmp_path / "other"), other).fit(loader(), epochs=2, resume="auto")
+    assert "opened/5" in expected.epochs[1]
+    assert [sorted(row) for row in found.epochs] == [sorted(row) for row in expected.epochs]
+    assert other.names == whole.names[1:]
+
+
 # A run that had ended -------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -130,4 +131,8 @@ class TensorBoard(Tracker):
 def _open(folder: Path, purge_step: int | None = None) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
+    # TensorBoard reads files in the order of their names, which begin with the second and end with a counter: the tenth
+    # file of a process would be read before the ninth of the same second, and what it resumes would be lost.
+    while any(folder.glob(f"events.out.tfevents.{int(time.time()):010d}.*")):
+        time.sleep(0.05)
     return SummaryWriter(str(folder), purge_step=purge_step)
