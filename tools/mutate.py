@@ -38,7 +38,7 @@ AREAS = {
         "tests/engine tests/execution",
     ),
     "checkpoint": (
-        "checkpoint/* checkpoint/*/* callbacks/checkpoint resume/optimizer_groups",
+        "checkpoint/* checkpoint/*/* callbacks/checkpoint resume/plain_state resume/optimizer_groups",
         "tests/checkpoint tests/callbacks",
     ),
     "resume": (
