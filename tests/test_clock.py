@@ -167,11 +167,12 @@ def test_the_state_of_a_clock_does_not_follow_it() -> None:
 
 @pytest.mark.parametrize("unit", UNITS[:-1])
 def test_a_cadence_is_due_once_for_each_multiple(unit: str) -> None:
-    clock, every = Clock(), Cadence(f"3 {unit}")
+    clock = Clock()
+    every = Cadence(f"3 {unit}", clock)
     due = []
     for now in (1, 3, 3, 5, 7, 20, 21):  # may jump over several multiples
         setattr(clock, unit, now)
-        due.append(every.due(clock))
+        due.append(every.due())
     assert due == [False, True, False, False, True, True, True]
 
 
@@ -179,9 +180,9 @@ def test_a_cadence_does_not_ask_for_what_was_before_it() -> None:
     clock = Clock()
     clock.steps = 7
     every = Cadence("3 steps", clock)
-    assert not every.due(clock)
+    assert not every.due()
     clock.steps = 9
-    assert every.due(clock)
+    assert every.due()
 
 
 def test_the_clock_goes_on_over_fits_and_stands_in_other_runs() -> None:

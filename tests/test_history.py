@@ -18,6 +18,11 @@ from cadenza.resume.collect import alike
 from cadenza.testing import tiny_classifier, tiny_loader
 
 
+def inside(history: History, name: str) -> list[float]:
+    """The values that iterations logged."""
+    return [row[name] for row in history.iters if name in row]
+
+
 def made(**more: Any) -> Trainer:
     model = tiny_classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -61,7 +66,7 @@ def test_a_value_is_the_one_at_the_time_of_logging() -> None:
 
     history = trainer.fit(tiny_loader(), epochs=1)
     assert len(set(seen)) == 3
-    assert history["weight"] == seen
+    assert inside(history, "weight") == seen
 
 
 def test_a_running_sum_is_logged_as_it_stood() -> None:
@@ -72,7 +77,7 @@ def test_a_running_sum_is_logged_as_it_stood() -> None:
         total.add_(1)
         run.log("total", total)
 
-    assert trainer.fit(tiny_loader(), epochs=1)["total"] == [1.0, 2.0, 3.0]
+    assert inside(trainer.fit(tiny_loader(), epochs=1), "total") == [1.0, 2.0, 3.0]
 
 
 def test_nothing_is_read_before_somebody_looks() -> None:
@@ -81,7 +86,7 @@ def test_nothing_is_read_before_somebody_looks() -> None:
     trainer.on("after_train_iter")(lambda run: raw.append(run.metrics.raw()["mine"]))
     history = trainer.fit(tiny_loader(), epochs=1)
     assert all(isinstance(value, torch.Tensor) and not value.requires_grad for value in raw)
-    assert history["mine"] == [float(value) for value in raw]
+    assert inside(history, "mine") == [float(value) for value in raw]
 
 
 def test_not_a_number_and_infinity_are_kept() -> None:

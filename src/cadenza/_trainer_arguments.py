@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -126,6 +126,18 @@ def _end(run: Run, unit: str) -> int | None:
         return run.num_steps if unit == "steps" else None
     batches = length_of(run.train_loader)
     return None if batches is None else run.clock.steps + (run.num_epochs - run.clock.epochs) * batches
+
+
+def loss_interval(log_every: str | Duration | bool | None, callbacks: Iterable[Callback]) -> Duration | None:
+    """How often ``fit`` logs the loss in iterations; None if it does not."""
+    if log_every is False:
+        return None
+    if log_every is None:
+        return Duration(50, "steps") if any(callback._shows_iterations for callback in callbacks) else None
+    every = Duration.interval(log_every, "log_every")
+    if every.unit not in ("steps", "seconds"):
+        raise ValueError(f'log_every counts steps or time, such as "50 steps", not {every.unit}: {log_every!r}')
+    return every
 
 
 def seed_of(seed: int | None, experiment: Any) -> int | None:

@@ -55,6 +55,8 @@ class Callback(Stubs):
     """On a class of this library whose methods at points are what happens when nobody writes one."""
     _begins_anew = False
     """What it keeps is not about a model: with each training it begins anew by itself."""
+    _shows_iterations = False
+    """It shows what is logged in iterations, so ``fit`` logs the loss there, unless told otherwise."""
     _label: str | None = None
     """What it is called where a person reads, if its name is that of something else."""
 

@@ -134,26 +134,26 @@ class Clock:
 class Cadence:
     """Tells when a multiple of an interval has been passed.
 
-    >>> clock, every = Clock(), Cadence("2 steps")
-    >>> due = []
+    >>> clock, due = Clock(), []
+    >>> every = Cadence("2 steps", clock)
     >>> for clock.steps in range(1, 6):
-    ...     due.append(every.due(clock))
+    ...     due.append(every.due())
     >>> due
     [False, True, False, True, False]
     """
 
-    def __init__(self, interval: str | Duration, clock: Clock | None = None) -> None:
-        self.interval = Duration.interval(interval)
-        self.passed = 0
-        if clock is not None:
-            self.due(clock)
+    def __init__(self, interval: str | Duration, clock: Clock) -> None:
+        self.interval, self.clock = Duration.interval(interval), clock
+        self.passed = self._multiples()
 
-    def due(self, clock: Clock) -> bool:
+    def due(self) -> bool:
         """True once for each multiple that the clock has passed since the last call."""
-        passed = int(getattr(clock, self.interval.unit) // self.interval.amount)
-        due, self.passed = passed > self.passed, passed
-        return due
+        before, self.passed = self.passed, self._multiples()
+        return self.passed > before
 
-    def is_due(self, clock: Clock) -> bool:
-        """What ``due`` would say, which says it still."""
-        return int(getattr(clock, self.interval.unit) // self.interval.amount) > self.passed
+    def is_due(self) -> bool:
+        """What ``due`` would return; a later call of ``due`` still returns it."""
+        return self._multiples() > self.passed
+
+    def _multiples(self) -> int:
+        return int(getattr(self.clock, self.interval.unit) // self.interval.amount)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cadenza.foundation.suggest import did_you_mean
 
-PLACES = frozenset(("kind", "epoch", "step", "batch", "stage", "mode"))
+PLACES = frozenset(("kind", "epoch", "step", "batch", "stage", "over", "mode"))
 """What a row says of where it was written; no metric can be called so."""
 
 
@@ -106,6 +106,10 @@ class Metrics(MutableMapping[str, float]):
     def __setitem__(self, name: str, value: float | Tensor) -> None:
         self._values[name] = as_scalar(name, value)
 
+    def put(self, name: str, scalar: float | Tensor) -> None:
+        """Sets what ``as_scalar`` made, without another copy."""
+        self._values[name] = scalar
+
     def __delitem__(self, name: str) -> None:
         del self._values[name]
 
@@ -131,13 +135,21 @@ class Metrics(MutableMapping[str, float]):
 
 
 class Row(Metrics):
-    """One line of the history: where it was written (``row.at``) and the values that were logged there."""
+    """One line of the history: where it was written (``row.at``) and the values that were logged there.
+
+    ``row.at["over"]`` is "pass" in the row of a pass that was nested in an iteration.
+    """
 
     def __init__(self, kind: str, **at: int | str | None) -> None:
         super().__init__()
         self.kind = kind
         self.at = at
         self.complete = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether its values are those of an epoch or of a pass, and not of one iteration."""
+        return self.kind == "epoch" or "over" in self.at
 
     def as_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, **self.at, **dict(self)}
@@ -204,15 +216,16 @@ class History:
         return pandas.DataFrame(self.to_rows(kind))
 
     def __getitem__(self, name: str) -> list[float]:
-        """The values of one metric: those of the epochs, or if it was only logged in iterations, those."""
+        """The values of one metric: one for each epoch; or if it has none there, one for each pass that was nested in
+        an iteration; or else those of the iterations."""
         if not isinstance(name, str):  # who goes over a history asks for 0
             rows = "the rows are history.epochs and history.iters"
             raise TypeError(f'a history is read by a metric, such as history["train/loss"], not by {name!r}; {rows}')
         self.settle()
-        for kind in ("epoch", "iter"):
-            values = [row[name] for row in self.rows if row.kind == kind and name in row]
-            if values:
-                return values
+        found = [row for row in self.rows if name in row]
+        chosen = [row for row in found if row.kind == "epoch"] or [row for row in found if row.whole] or found
+        if chosen:
+            return [row[name] for row in chosen]
         raise KeyError(unknown_metric(name, self.names()))
 
     def __contains__(self, name: object) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cadenza.clock import Duration
+from cadenza.clock import Cadence, Duration
 from cadenza.data import gather, to_device
 
 if TYPE_CHECKING:
@@ -26,18 +26,21 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 
-def fit(run: Run, validate_every: Duration) -> None:
-    """Trains over ``run.train_loader``, and validates and tests in between."""
-    due, in_between = run.cadence(validate_every), validate_every.unit != "epochs"
+def fit(run: Run, validate_every: Duration, log_every: Duration | None = None) -> None:
+    """Trains over ``run.train_loader``, and logs the loss, validates and tests in between."""
+    validation, within_epochs = run.cadence(validate_every), validate_every.unit != "epochs"
+    logging = None if log_every is None else Cadence(log_every, run.clock)
     for _ in run.epochs():
         for _ in run.train():
             run.train_step()
-            if in_between and due.due(run.clock):
+            if logging is not None and not run.skipped and logging.due():
+                run.log("train/loss", run.loss)
+            if within_epochs and validation.due():
                 validate(run)
-        if in_between:
-            if due.is_due(run.clock):  # by the step that the end of the epoch made of what was held
+        if within_epochs:
+            if validation.is_due():  # the end of the epoch made the step that was held
                 validate(run)
-                due.due(run.clock)
+                validation.due()
             test(run)
         elif (run.epoch + 1) % validate_every.amount == 0:
             validate(run)
@@ -45,14 +48,14 @@ def fit(run: Run, validate_every: Duration) -> None:
 
 
 def validate(run: Run) -> None:
-    """Goes over every validation loader once."""
+    """Evaluates every validation loader."""
     for name, loader in named(run.val_loader).items():
         for _ in run.validate(loader, name):
             run.eval_step()
 
 
 def test(run: Run) -> None:
-    """Goes over every test loader once."""
+    """Evaluates every test loader."""
     for name, loader in named(run.test_loaders).items():
         for _ in run.test(loader, name):
             run.eval_step()

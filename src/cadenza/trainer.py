@@ -21,6 +21,7 @@ from cadenza._trainer_arguments import (
     check_model,
     check_trainable,
     choose_device,
+    loss_interval,
     optimizers_of,
     schedulers_of,
     seed_of,
@@ -190,10 +191,14 @@ class Trainer:
         epochs: int | None = None,
         steps: int | None = None,
         validate_every: str = "1 epoch",
+        log_every: str | Duration | bool | None = None,
         test_loaders: Any = None,
         resume: Any = None,
     ) -> History:
         """Trains for so many more epochs or steps, and returns the history of all fits.
+
+        ``log_every="50 steps"`` logs ``train/loss`` every 50 steps in the row of the iteration, False never. By default
+        it is every 50 steps if there is an experiment or a tracker. The mean over the epoch is always logged.
 
         ``resume="auto"`` goes on from the newest valid checkpoint of this trainer's ``Checkpoint``, if there is one;
         a path from the newest in that folder, or from that one. Epochs and steps are then those of the whole fit.
@@ -203,6 +208,7 @@ class Trainer:
         every = Duration.interval(validate_every)
         if every.unit not in ("epochs", "steps", "seconds"):
             raise ValueError(f"validate_every counts epochs, steps or time, not {every.unit}: {validate_every!r}")
+        log_interval = loss_interval(log_every, self._callbacks)
         check_loader("train_loader", train_loader, several=False)
         for what, loaders in (("val_loader", val_loader), ("test_loaders", test_loaders)):
             if loaders is not None:
@@ -215,7 +221,7 @@ class Trainer:
             return self.history
         with run:
             tell_of_no_validation(run, every)
-            loop.fit(run, every)
+            loop.fit(run, every, log_interval)
         return self.history
 
     def validate(self, loader: Any) -> dict[str, float]:

@@ -63,6 +63,7 @@ class When(Callback):
             "mode",
             "passive",
             "same_on_ranks",
+            "_shows_iterations",
         ):
             setattr(self, name, getattr(callback, name))
         words = ((self.every, "every"), (self.start, "from"), (self.stop, "until"))

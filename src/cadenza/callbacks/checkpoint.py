@@ -224,7 +224,7 @@ class Checkpoint(Callback):
 
     def _is_due(self, run: Run, cadence: Cadence | None) -> bool:
         is_best = self._is_best(run)
-        return (cadence is not None and cadence.due(run.clock)) or is_best
+        return (cadence is not None and cadence.due()) or is_best
 
     def after_run(self, run: Run) -> None:
         """The last safe point: a signal that came after all others is heeded here."""

@@ -121,7 +121,9 @@ def end_iteration(run: Run, this: Pass) -> bool:
         this.mean.add(loss, samples)
     if score.plays_iter:
         end_with_others(run, this)
-    if run._rows["iter"] is not None:
+    row = run._rows["iter"]
+    if row is not None:
+        this.logged.add(row.raw(), samples)
         run._write_row("iter")
     this.iterating = False
     if run._skipped:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from cadenza.clock import Clock
 from cadenza.engine.dispatch import fire
 from cadenza.engine.requests import Requests
+from cadenza.engine.running_mean import WAYS
 from cadenza.engine.stack import Pass
-from cadenza.history import PLACES, History, Metrics, Row
-from cadenza.points import POINTS
+from cadenza.history import PLACES, History, Metrics, Row, as_scalar
+from cadenza.points import POINTS, STAGES
 
 if TYPE_CHECKING:
     from cadenza.engine.stack import Frame
@@ -37,22 +39,59 @@ class Rows(Requests):
         self._first_row_of_epoch = 0
         self._rows: dict[str, Row | None] = {"iter": None, "pass": None, "epoch": None}
 
-    def log(self, name: str, value: float | Tensor, *, over_ranks: str | None = None) -> None:
-        """Writes one value into this iteration's row, or outside an iteration into the epoch's.
+    def log(
+        self,
+        name: str | Mapping[str, float | Tensor],
+        value: float | Tensor | None = None,
+        *,
+        over: str = "mean",
+        over_ranks: str | None = None,
+    ) -> None:
+        """Writes one value, or each of a dict, into this iteration's row, or outside an iteration into the epoch's.
 
-        A tensor stays on its device until somebody reads it. Under many processes it is rank 0's value, unless
-        ``over_ranks="mean"``; the mean of what is logged in an iteration is known when its pass ends.
+        What is logged in iterations also gets one value over their pass, which goes into the row of the epoch: the mean
+        weighted by samples, or the one that ``over`` names: "last", "sum", "max" or "min". ``run.metrics`` has the
+        latest value during the pass, and that over the pass from its end on.
+
+        A tensor stays on its device until somebody reads it. Under many processes the row of an iteration has rank 0's
+        value, unless ``over_ranks="mean"``; the mean of what is logged in an iteration is known when its pass ends. The
+        value over the pass is that of all ranks which logged it.
         """
+        if over not in WAYS:
+            raise ValueError(f'over is "mean", "last", "sum", "max" or "min", not {over!r}')
         if over_ranks not in (None, "mean"):
             raise ValueError(f'over_ranks is None or "mean", not {over_ranks!r}')
-        if name in PLACES:
-            raise ValueError(f"{name!r} says where a row was written and cannot be the name of a metric")
-        if over_ranks is not None and not self._pass.iterating:
-            value = self._processes.log_now(self, name, value)  # type: ignore[arg-type]
-        self.metrics[name] = value
-        self._current_row()[name] = self.metrics.raw()[name]
-        if over_ranks is not None and self._pass.iterating:
-            self._processes.log_later(self._current_row(), name, self._pass.index)
+        inside = self._pass.iterating
+        for one, number in ({name: value} if isinstance(name, str) else several(name, value)).items():
+            if one in PLACES:
+                raise ValueError(f"{one!r} says where a row was written and cannot be the name of a metric")
+            if over_ranks is not None and not inside:
+                number = self._processes.log_now(self, one, number)  # type: ignore[arg-type]
+            scalar = as_scalar(one, number)
+            if inside and self._pass.logged.over.setdefault(one, over) != over and one not in _LOSSES:
+                raise ValueError(
+                    f"{one!r} is logged with over={over!r} here, and elsewhere in this pass with over="
+                    f"{self._pass.logged.over[one]!r}: give it the same everywhere, or another name"
+                )
+            self.metrics.put(one, scalar)
+            self._current_row().put(one, scalar)
+            if over_ranks is not None and inside:
+                self._processes.log_later(self._current_row(), one, self._pass.index)
+
+    def _log_over_pass(self, prefix: str, mean: Tensor | None, logged: dict[str, Any], *, counts: bool) -> None:
+        """As a pass ends: its mean loss, if it ``counts``, and the values over it of what its iterations logged."""
+        own = f"{prefix}loss"
+        if mean is not None and counts:
+            self.log(own, mean)
+        row = self._rows[self._kind_of_row()]
+        for name in {own, *_LOSSES} & logged.keys():
+            if row is not None and name in row:  # it is the engine's, whoever else logs by that name
+                del logged[name]
+                self.metrics.put(name, row.raw()[name])
+            elif name == own and mean is not None:  # of an evaluation that was broken off there is none
+                del logged[name], self.metrics[name]
+        if logged:
+            self.log(logged)
 
     @property
     def rows_of_epoch(self) -> list[Row]:
@@ -92,7 +131,7 @@ class Rows(Requests):
         at = {"epoch": self.epoch, "step": self.clock.steps, "batch": self.clock.batches}
         if kind == "epoch":
             return self.history.add("epoch", **at)
-        return self.history.add("iter", stage=self.stage, **at)
+        return self.history.add("iter", stage=self.stage, **({"over": "pass"} if kind == "pass" else {}), **at)
 
     def _write_row(self, kind: str) -> None:
         """The row is complete: tells those who listen, and lets it go."""
@@ -105,3 +144,15 @@ class Rows(Requests):
         if self._plan.after_log:
             fire(self, POINTS["after_log"], self._plan.after_log)  # type: ignore[arg-type]
         self.row = None
+
+
+_LOSSES = frozenset(f"{stage}/loss" for stage in STAGES)
+
+
+def several(values: object, value: object) -> Mapping[str, Any]:
+    """The values of ``run.log({...})``."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"the name of a metric is a text, not {values!r}; several are given as a dict of their values")
+    if value is not None:
+        raise TypeError("run.log takes the name of a metric and its value, or a dict of several, not both")
+    return values

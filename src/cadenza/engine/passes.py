@@ -279,9 +279,9 @@ def end_pass(run: Run, this: Pass) -> None:
         this.feed.end()
     run._last_loss = run._last_output = None
     whole = this.complete or bool(run._asked & END_EPOCH)
-    mean = run._processes.mean(run, this)
-    if mean is not None and (this.complete or this.stage == "train" or not run._asked & STOP):
-        run.log(this.prefix + "loss", mean)
+    mean, logged = run._processes.over_pass(run, this)
+    counts = this.complete or this.stage == "train" or not run._asked & STOP
+    run._log_over_pass(this.prefix, mean, logged, counts=counts)
     if this.stage == "train" and whole:
         run._epoch.trained = True
     if score.after_stage_epoch:

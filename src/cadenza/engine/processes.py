@@ -110,9 +110,9 @@ class Processes:
             if tokens:
                 clock.tokens += tokens
 
-    def mean(self, run: Run, this: Pass) -> Tensor | None:
-        """The mean loss of the pass."""
-        return this.mean.value()
+    def over_pass(self, run: Run, this: Pass) -> tuple[Tensor | None, dict[str, Any]]:
+        """The mean loss of the pass, and the values over it of what was logged in its iterations."""
+        return this.mean.value(), this.logged.values()
 
     # Values ---------------------------------------------------------------------------------------------------------
 

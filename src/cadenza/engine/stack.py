@@ -17,7 +17,7 @@ from cadenza.data import length_of
 from cadenza.engine.dispatch import Exits, leave
 from cadenza.engine.fields import GONE, NOTHING, UNWEIGHTED
 from cadenza.engine.requests import OF_ITERATION, OF_PASS
-from cadenza.engine.running_mean import Mean
+from cadenza.engine.running_mean import Logged, Mean
 from cadenza.foundation.module_modes import Flags, set_flags
 from cadenza.points import POINTS
 
@@ -117,7 +117,7 @@ class Pass(Frame):
         self.index = -1
         self.iterating = False
         self.complete = False
-        self.mean = Mean()
+        self.mean, self.logged = Mean(), Logged()
         self.rounds: int | None = None
         self.shared_rounds: int | None = None
         self.all_have = True
@@ -163,6 +163,9 @@ class Outside:
     rounds: int | None = None
     all_have = True
     samples_of_all: float | None = None
+
+    def __init__(self) -> None:
+        self.logged = Logged()
 
 
 _OF_PASS = ("stage", "loader_name", "loss_weight", "_at", "_forwarded", "_pass", "_skipped")

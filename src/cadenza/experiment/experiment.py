@@ -74,6 +74,7 @@ class Experiment(Callback, Places, Showing):
     passive = True
     replayed = False
     _begins_anew = True  # another trainer gets another folder
+    _shows_iterations = True
     _label = "Experiment"
 
     def __init__(

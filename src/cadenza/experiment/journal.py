@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import warnings
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from cadenza.experiment.jsonl_file import LinesFile, Trouble, WaitingLines
 from cadenza.experiment.log_file import LogFile
 from cadenza.experiment.secrets import masked_text
 from cadenza.experiment.status import now, state_of, write_status
+from cadenza.experiment.waiting_rows import WaitingRows
 from cadenza.foundation.row_files import text_line
-from cadenza.history import Row, read
 
 if TYPE_CHECKING:
-    from cadenza.history import Best
+    from cadenza.history import Best, Row
     from cadenza.run import Run
 
 
@@ -64,12 +63,6 @@ class Happenings:
             self.skips = 0
 
 
-AT_MOST = 100
-"""So many rows of iterations wait to be read from the device and written together,"""
-SECONDS = 5.0
-"""and not longer than this, whichever comes first."""
-
-
 class Journal:
     """Written by the main process alone, while it holds the lock of the folder."""
 
@@ -81,8 +74,7 @@ class Journal:
         self.happened = Happenings(folder / "events.jsonl", self.trouble)
         self.log = LogFile(log, self.happened.warning)
         self.begun = now()
-        self._waiting: list[tuple[Row, float]] = []
-        self._flushed = monotonic()
+        self._waiting = WaitingRows()
         self._first = True
         self._best: Best | None = None
 
@@ -90,23 +82,22 @@ class Journal:
 
     def take(self, run: Run, row: Row) -> None:
         """Keeps a row until the next write: at once for that of an epoch."""
-        self._waiting.append((row, run.clock.seconds))
-        due = len(self._waiting) >= AT_MOST or monotonic() - self._flushed > SECONDS
-        if row.kind == "epoch" or due:
-            self.flush(run)
+        self._waiting.add(row, run.clock.seconds)
+        self._write(run, self._waiting.arrived())
 
     def flush(self, run: Run | None) -> None:
         """Reads what waits from the device, all at once, and writes it."""
-        waiting, self._waiting, self._flushed = self._waiting, [], monotonic()
-        if not waiting:
+        self._write(run, self._waiting.every())
+
+    def _write(self, run: Run | None, found: list[tuple[Row, float, list[float]]]) -> None:
+        if not found:
             return
         if run is not None:
-            self.set_earlier_rows_aside(run, len(waiting))
-        values = iter(read(value for row, _ in waiting for value in row.raw().values()))  # the one wait for all
+            self.set_earlier_rows_aside(run, len(found) + len(self._waiting))
         rows = []
-        for row, seconds in waiting:
-            numbers = {name: next(values) for name in row.raw()}
-            rows.append({"kind": row.kind, **row.at, "clock_seconds": round(seconds, 3), **numbers})
+        for row, seconds, numbers in found:
+            values = dict(zip(row.raw(), numbers, strict=True))
+            rows.append({"kind": row.kind, **row.at, "clock_seconds": round(seconds, 3), **values})
         self._lines.append(rows)
         for written in rows:
             self.happened.look_at(written)
@@ -135,7 +126,7 @@ class Journal:
 
     def resume(self, run: Run, rows: int) -> None:
         """Brings the rows to where the checkpoint was made; those past it are cut."""
-        self._waiting, self._first = [], False
+        self._waiting, self._first = WaitingRows(), False
         cut = self.metrics.count - rows
         if cut >= 0:
             self.metrics.cut(rows)

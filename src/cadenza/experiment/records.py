@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -80,11 +80,13 @@ class Record:
         return flat(self.details.get("recipe") or self.details.get("settings") or {})
 
     def last(self) -> dict[str, float]:
-        """The last value of each metric."""
-        found: dict[str, float] = {}
+        """The last value of each metric: over an epoch or a pass, if it has one."""
+        inside: dict[str, float] = {}
+        whole: dict[str, float] = {}
         for row in self.rows:
-            found.update({name: value for name, value in row.items() if name not in PLACES})
-        return found
+            into = whole if is_whole(row) else inside
+            into.update({name: value for name, value in row.items() if name not in PLACES})
+        return inside | whole
 
     def best(self) -> dict[str, tuple[float, dict[str, Any]]]:
         """The best finite value of each metric of epochs, and its row."""
@@ -109,6 +111,11 @@ class Record:
             if wanted in best:
                 return wanted, *best[wanted]
         return None
+
+
+def is_whole(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of an epoch, or of a pass that was nested in an iteration."""
+    return row["kind"] == "epoch" or "over" in row
 
 
 def read_run(folder: RunName) -> Record:

@@ -134,14 +134,20 @@ class Reader:
         if not found:
             self.check.refuse(("fit",), "say how far to train: fit: {epochs: 10} or fit: {steps: 1000}")
         if given.get("validate_every") is not None:
-            try:
-                every = Duration.interval(self._value(("fit", "validate_every"), str))
-                if every.unit not in ("epochs", "steps", "seconds"):
-                    raise ValueError(f"it counts epochs, steps or time, not {every.unit}")
-                found["validate_every"] = str(every)
-            except ValueError as error:
-                self.check.refuse(("fit", "validate_every"), str(error), given["validate_every"])
+            found["validate_every"] = self._interval("validate_every", "epochs", "steps", "seconds")
+        if (log_every := given.get("log_every")) is not None:
+            found["log_every"] = log_every is not False and self._interval("log_every", "steps", "seconds")
         return found
+
+    def _interval(self, name: str, *units: str) -> str:
+        """How often something is done in a fit."""
+        try:
+            every = Duration.interval(self._value(("fit", name), str))
+            if every.unit not in units:
+                raise ValueError(f"it counts {', '.join(units[:-1])} or time, not {every.unit}")
+            return str(every)
+        except ValueError as error:
+            self.check.refuse(("fit", name), str(error), self._at(("fit", name)))
 
     # Objects --------------------------------------------------------------------------------------------------------
 

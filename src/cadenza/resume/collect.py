@@ -203,6 +203,7 @@ def position_of(run: Run, now: dict[str, Any]) -> dict[str, Any] | None:
         position["pass"] = {
             "consumed": this.index + 1,
             "mean": this.mean.state_dict(),
+            "logged": this.logged.state_dict(),
             "held": run._held,
         }
         if run._processes.many:

@@ -43,7 +43,7 @@ def own_part(state: dict[str, Any], mine: dict[str, dict[str, str]], main: dict[
     """What this process has that rank 0 has not, as plain values and tensors on the host."""
     inside = state["position"] and state["position"]["pass"]
     part: dict[str, Any] = {name: state[name] for name in OWN}
-    part["pass"] = {name: inside[name] for name in ("mean", "seen", "counted")} if inside else None
+    part["pass"] = {name: inside[name] for name in ("mean", "logged", "seen", "counted")} if inside else None
     part["differs"], part["lacks"] = {}, {}
     for section in COMPARED:
         own, theirs = mine[section], main[section]
@@ -147,7 +147,7 @@ def _gathered_mean(state: dict[str, Any], parts: list[Any], rank: int) -> dict[s
     counted = inside.get("counted", [0, 0])
     if rank:
         empty: dict[str, Any] = {"losses": [], "weights": [], "total": None, "weight": 0}
-        return {"mean": empty, "seen": [0, 0], "counted": counted}
+        return {"mean": empty, "logged": [], "seen": [0, 0], "counted": counted}
     every = [inside, *(part["pass"] for part in parts if part)]
     losses = [loss for one in every for loss in one["mean"]["losses"]]
     weights = [weight for one in every for weight in one["mean"]["weights"]]
@@ -155,7 +155,29 @@ def _gathered_mean(state: dict[str, Any], parts: list[Any], rank: int) -> dict[s
     mean = {"losses": losses, "weights": weights, "total": sum(totals) if totals else None}
     mean["weight"] = sum(one["mean"]["weight"] for one in every)
     seen = [sum(one.get("seen", [0, 0])[place] for one in every) for place in range(2)]
-    return {"mean": mean, "seen": seen, "counted": counted}
+    return {"mean": mean, "logged": _gathered_logged(every), "seen": seen, "counted": counted}
+
+
+def _gathered_logged(every: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the processes saved of the names that they logged in this pass, each name once."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in (one for inside in every for one in inside.get("logged", ())):
+        known = found.get(one["name"])
+        if known is None:
+            found[one["name"]] = {**one, "losses": list(one["losses"]), "weights": list(one["weights"])}
+            continue
+        if one["over"] == "last":
+            continue
+        known["losses"] += one["losses"]
+        known["weights"] += one["weights"]
+        if one["over"] == "mean":
+            known["weight"] += one["weight"]
+            totals = [total for total in (known["total"], one["total"]) if total is not None]
+            known["total"] = sum(totals) if totals else None
+        elif one["total"] is not None:  # of a sum, the greatest or the least it is one value more
+            known["losses"].append(one["total"])
+            known["weights"].append(0)
+    return list(found.values())
 
 
 def _another(rng: dict[str, Any], rank: int) -> dict[str, Any]:

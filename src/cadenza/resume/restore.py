@@ -169,6 +169,7 @@ class Resume(FreshStart):
             return
         this.index = inside["consumed"] - 1
         this.mean.load_state_dict(inside["mean"], run.device)
+        this.logged.load_state_dict(inside.get("logged", ()), run.device)  # a checkpoint of an earlier version has none
         if run._processes.many and "seen" in inside:
             this.seen, this.counted = list(inside["seen"]), list(inside["counted"])
 

@@ -76,9 +76,7 @@ class ActivationStats(Callback):
         with activation_stats(run.module, modules=self.modules, near_zero=self.near_zero) as found:
             yield
         self._measured = run.clock.steps
-        for module, values in found.items():
-            for name, value in values.items():
-                run.log(f"train/activations/{module}/{name}", value)
+        run.log({f"train/activations/{at}/{name}": value for at, each in found.items() for name, value in each.items()})
         if not found and not self._warned:
             self._warned = True
             warn(f"{self.name} saw none of its modules play in the forward of {run.main.name}")

@@ -80,10 +80,9 @@ class GradientStats(Callback):
     def _look(self, run: Run) -> None:
         if (run.clock.steps + 1) % self.every.amount:
             return
-        for group, values in gradient_stats(run.module.named_parameters(), groups=self.groups).items():
-            self._seen = True
-            for name, value in values.items():
-                run.log(f"train/gradients/{group}/{name}", value)
+        found = gradient_stats(run.module.named_parameters(), groups=self.groups)
+        self._seen = self._seen or bool(found)
+        run.log({f"train/gradients/{at}/{name}": value for at, each in found.items() for name, value in each.items()})
 
     def after_run(self, run: Run) -> None:
         due = run.clock.steps // self.every.amount > self._first_step // self.every.amount

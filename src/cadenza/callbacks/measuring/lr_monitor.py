@@ -70,7 +70,7 @@ class LRMonitor(Callback):
         self._used = rates(run.optimizers, momentum=self.momentum)
 
     def after_train_iter(self, run: Run) -> None:
-        if self.every.unit != "epochs" and self._cadence is not None and self._cadence.due(run.clock):
+        if self.every.unit != "epochs" and self._cadence is not None and self._cadence.due():
             self._log(run)
 
     def after_train_epoch(self, run: Run) -> None:
@@ -78,8 +78,7 @@ class LRMonitor(Callback):
             self._log(run)
 
     def _log(self, run: Run) -> None:
-        for name, value in self._used.items():
-            run.log(name, value)
+        run.log(self._used, over="last")
 
     _begins_anew = True
 

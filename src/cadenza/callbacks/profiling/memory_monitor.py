@@ -71,7 +71,7 @@ class MemoryMonitor(Callback):
         self._begin_anew(run)
 
     def after_train_iter(self, run: Run) -> None:
-        if self.every.unit != "epochs" and self._cadence is not None and self._cadence.due(run.clock):
+        if self.every.unit != "epochs" and self._cadence is not None and self._cadence.due():
             self._log(run)
 
     def after_epoch(self, run: Run) -> None:
@@ -79,8 +79,7 @@ class MemoryMonitor(Callback):
             self._log(run)
 
     def _log(self, run: Run) -> None:
-        for name, mib in memory(run.device).items():
-            run.log(f"memory/{name}", mib)
+        run.log({f"memory/{name}": mib for name, mib in memory(run.device).items()}, over="max")
         self._begin_anew(run)
 
     def _begin_anew(self, run: Run) -> None:

@@ -86,7 +86,7 @@ class Throughput(Callback):
     after_val_epoch = after_test_epoch = _go_on
 
     def after_train_iter(self, run: Run) -> None:
-        if self._cadence is not None and self._window is not None and self._cadence.due(run.clock):
+        if self._cadence is not None and self._window is not None and self._cadence.due():
             self._log(run, self._window.rates(run.clock, perf_counter()))
             self._window = Stretch(run.clock)
 
@@ -99,8 +99,7 @@ class Throughput(Callback):
         self._pass = self._window = None
 
     def _log(self, run: Run, rates: dict[str, float]) -> None:
-        for name, rate in rates.items():
-            run.log(f"train/{name}_per_second", rate)
+        run.log({f"train/{name}_per_second": rate for name, rate in rates.items()}, over="last")
 
 
 class Stretch:

@@ -133,7 +133,7 @@ class Timer(Callback):
             self._cadence = Cadence(self.every, run.clock)
 
     def after_train_iter(self, run: Run) -> None:
-        if self._cadence is not None and self._cadence.due(run.clock):
+        if self._cadence is not None and self._cadence.due():
             if self._events is not None:
                 self._events.read_those_done()
             sums = self._sums.get(prefix_of(run), {})
@@ -153,7 +153,8 @@ class Timer(Callback):
             total, played = sums.get(span, (0.0, 0))
             earlier, played_earlier = before.get(span, (0.0, 0))
             if played > played_earlier:
-                run.log(f"{prefix_of(run)}{span}_ms", (total - earlier) / (played - played_earlier))
+                mean = (total - earlier) / (played - played_earlier)
+                run.log(f"{prefix_of(run)}{span}_ms", mean, over="last")
 
     def close(self) -> None:
         self._sums, self._watches, self._events = {}, {}, None

@@ -20,7 +20,7 @@ from cadenza.callbacks.showing.figures import (
     plain,
     write_figure,
 )
-from cadenza.callbacks.showing.plot_series import Family, Series, banded, families
+from cadenza.callbacks.showing.plot_series import BATCHES, Family, Series, banded, families
 from cadenza.foundation.arguments import one_of, text, texts
 from cadenza.foundation.warn import warn
 from cadenza.history import History, unknown_metric
@@ -236,8 +236,10 @@ def _stage(name: str) -> str:
 def _draw_series(axes: Axes, series: Series, colour: str, line: str) -> None:
     means, low, high = banded(series)
     finite = [y if math.isfinite(y) else math.nan for y in means.y]
+    inside = series.name.endswith(BATCHES)
     style: dict[str, Any] = {"color": colour, "linestyle": line, "label": plain(series.name)}
-    axes.plot(means.x, finite, marker="o" if len(finite) <= 30 else "", markersize=3.5, **style)
+    style |= {"alpha": 0.4, "linewidth": 0.8} if inside else {}
+    axes.plot(means.x, finite, marker="o" if len(finite) <= 30 and not inside else "", markersize=3.5, **style)
     if means is not series:
         axes.fill_between(means.x, low, high, color=colour, alpha=0.15, linewidth=0)
     lost = [x for x, y in zip(series.x, series.y, strict=True) if not math.isfinite(y)]

@@ -12,6 +12,8 @@ from cadenza.foundation.thinning import stretches
 from cadenza.history import History, Row
 from cadenza.points import STAGES
 
+BATCHES = " (batches)"
+"""What the values of single iterations have behind their name where there are those of epochs too."""
 _TOGETHER = {"_ms": "ms", "_per_second": "per second"}
 """Families of one unit that share a panel, by the end of their names."""
 
@@ -49,7 +51,8 @@ def families(history: History, metrics: Sequence[str] | None = None) -> list[Fam
     """The families in order of appearance, losses first. ``metrics`` are names or patterns such as ``"val/*"``.
 
     A family that was measured once an epoch lies over the epochs that were done, and what was measured within an epoch
-    at the fraction of it; one that was only logged in iterations lies over the steps.
+    at the fraction of it; one that was only logged in iterations lies over the steps. What training iterations logged
+    of a metric that has a value over the epoch is a series of its own, with "(batches)" behind the name.
     """
     history.settle()
     names = dict.fromkeys(name for row in history.rows for name in row.raw())
@@ -97,15 +100,30 @@ def _family(rows: list[Row], family: str, names: list[str], timeline: _Timeline)
     by_epoch = any(row.kind == "epoch" and name in row for row in rows for name in names)
     result = Family(family, "epochs" if by_epoch else "steps")
     for name in names:
-        points = [(timeline.place(row, by_epoch), row[name]) for row in rows if name in row]
-        points.sort(key=lambda point: point[0])
-        series = Series(name)
-        for x, same in groupby(points, key=lambda point: point[0]):
-            values = [y for _, y in same]
-            series.x.append(x)
-            series.y.append(sum(values) / len(values))
-        result.series.append(series)
+        for label, chosen in _rows_of(rows, name).items():
+            points = [(timeline.place(row, by_epoch), row[name]) for row in chosen]
+            result.series.append(_averaged(label, sorted(points, key=lambda point: point[0])))
     return result
+
+
+def _averaged(name: str, points: list[tuple[float, float]]) -> Series:
+    """The series of ``points`` with one value at each place."""
+    series = Series(name)
+    for x, same in groupby(points, key=lambda point: point[0]):
+        values = [y for _, y in same]
+        series.x.append(x)
+        series.y.append(sum(values) / len(values))
+    return series
+
+
+def _rows_of(rows: list[Row], name: str) -> dict[str, list[Row]]:
+    """The rows of one metric, those of iterations apart. Of an evaluation these are all at one step, and left out."""
+    found = [row for row in rows if name in row]
+    whole = [row for row in found if row.whole]
+    inside = [row for row in found if not row.whole and row.at.get("stage") == "train"]
+    if not whole:
+        return {name: found}
+    return {name: whole} | ({f"{name}{BATCHES}": inside} if inside else {})
 
 
 class _Timeline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO
@@ -18,7 +18,7 @@ from cadenza.data import length_of
 from cadenza.foundation.arguments import stream as stream_or_none
 from cadenza.foundation.text_table import number
 from cadenza.foundation.warn import warn
-from cadenza.history import read
+from cadenza.history import Row, read
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -106,10 +106,7 @@ class Progress(Callback):
     def after_epoch(self, run: Run) -> None:
         if self._screen is not None:
             rows = run.rows_of_epoch  # of a resumed epoch those before the interruption too
-            whole = [row for row in rows if row.at.get("stage") != "train"]  # what is logged per batch would flood it
-            logged = dict.fromkeys(name for row in whole for name in row.raw())
-            latest = run.metrics.raw()
-            metrics = {name: latest[name] for name in logged if name in latest}
+            metrics = _shown(rows, run.metrics.raw())
             self._tell(_Line(_epoch(run), metrics, f"{monotonic() - self._epoch_began:.1f} s"))
 
     def after_run(self, run: Run) -> None:
@@ -261,6 +258,13 @@ def _loss(run: Run) -> float | None:
     if isinstance(loss, Tensor):
         return float(loss.detach()) if loss.numel() == 1 else None
     return float(loss)
+
+
+def _shown(rows: Sequence[Row], latest: Mapping[str, float | Tensor]) -> dict[str, float | Tensor]:
+    """What the line of an epoch shows. Values of many layers, such as ``train/gradients/0/norm``, would flood it."""
+    inside = {name for row in rows if row.at.get("stage") == "train" for name in row.raw() if name.count("/") > 2}
+    logged = dict.fromkeys(name for row in rows if row.at.get("stage") != "train" for name in row.raw())
+    return {name: latest[name] for name in logged if name in latest and name not in inside}
 
 
 def _stage(run: Run) -> str:

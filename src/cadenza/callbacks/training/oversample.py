@@ -21,8 +21,8 @@ from torch.utils.data import (
 )
 
 from cadenza.callback import Callback, Order
+from cadenza.data.loader_like import loader_like
 from cadenza.foundation.arguments import flags
-from cadenza.foundation.loader_like import loader_like
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -63,7 +63,7 @@ class Job:
         """Builds everything, and says what would happen."""
         built = self.recipe.build(experiment=self._experiment())
         length = ", ".join(
-            f"{amount} {unit}" for unit, amount in built.fit_arguments.items() if unit != "validate_every"
+            f"{built.fit_arguments[unit]} {unit}" for unit in ("epochs", "steps") if unit in built.fit_arguments
         )
         parameters = sum(parameter.numel() for parameter in built.trainer.model.parameters())
         where = "no folder" if (place := self._place()) is None else str(place)

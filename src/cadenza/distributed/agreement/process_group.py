@@ -13,6 +13,7 @@ from torch import Tensor
 from cadenza.data import Feed, length_of, unshard
 from cadenza.distributed.agreement.agreement import Agreement
 from cadenza.distributed.agreement.collectives import from_main, gathered, meeting_place, summed
+from cadenza.distributed.agreement.logged_values import over_ranks
 from cadenza.distributed.agreement.uneven_batches import (
     SharedCadence,
     donor,
@@ -159,20 +160,22 @@ class ProcessGroup(Gradients):
         this.seen[0] += samples
         this.seen[1] += tokens
 
-    def mean(self, run: Run, this: Pass) -> Tensor | None:
-        """The mean loss of the pass over all processes, as in one that had all the samples. It counts them, too."""
+    def over_pass(self, run: Run, this: Pass) -> tuple[Tensor | None, dict[str, Any]]:
+        """The mean loss of the pass over all processes, as in one that had all the samples, and the values over it of
+        what any of them logged. It counts the samples, too."""
         this.mean.value()  # folds what is still waiting
         total = 0.0 if this.mean.total is None else float(this.mean.total)
-        logged = [(name, key, row.raw()[name]) for row, name, key in self._later if name in row]
-        mine = (total, this.mean.weight, this.seen, [(name, key, float(value)) for name, key, value in logged])
-        everyone = gathered(mine)
-        self._settle_logged(run, [one[3] for one in everyone])
+        later = [(name, key, row.raw()[name]) for row, name, key in self._later if name in row]
+        mine = (total, this.mean.weight, this.seen, [(name, key, float(value)) for name, key, value in later])
+        everyone = gathered((*mine, this.logged.parts()))
+        logged = over_ranks([one[4] for one in everyone], self._settle_logged(run, [one[3] for one in everyone]))
         if this.training:
             clock, seen = run.clock, [sum(one[2][place] for one in everyone) for place in range(2)]
             clock.samples += seen[0] - this.counted[0]
             clock.tokens += seen[1] - this.counted[1]
         weight = sum(one[1] for one in everyone)
-        return torch.tensor(sum(one[0] for one in everyone) / weight, dtype=torch.float64) if weight else None
+        total = sum(one[0] for one in everyone)
+        return (torch.tensor(total / weight, dtype=torch.float64) if weight else None), logged
 
     def end_pass(self, run: Run) -> None:
         self.share_values(run)
@@ -210,14 +213,17 @@ class ProcessGroup(Gradients):
         numbers = gathered(float(value))
         return float(sum(numbers)) / len(numbers)
 
-    def _settle_logged(self, run: Run, everyone: list[list[tuple[str, int, float]]]) -> None:
+    def _settle_logged(self, run: Run, everyone: list[list[tuple[str, int, float]]]) -> dict[str, float]:
+        """Writes the means over the processes into the rows of their iterations; returns the last one of each name."""
         found: dict[tuple[str, int], list[float]] = {}
         for name, key, value in (entry for one in everyone for entry in one):
             found.setdefault((name, key), []).append(value)
+        means = {place: sum(values) / len(values) for place, values in found.items()}
         for row, name, key in self._later:
-            if (name, key) in found:
-                row[name] = run.metrics[name] = sum(found[name, key]) / len(found[name, key])
+            if (name, key) in means:
+                row[name] = run.metrics[name] = means[name, key]
         self._later.clear()
+        return {name: means[name, key] for name, key in sorted(means)}
 
     def share_values(self, run: Run) -> None:
         """What rank 0 logged for this pass or epoch is what all have."""

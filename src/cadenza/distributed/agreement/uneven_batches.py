@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from cadenza.clock import Cadence, Clock, Duration
+from cadenza.clock import Cadence, Duration
 from cadenza.data import Feed, to_device
 from cadenza.data.sample_order import splits_evenly, splits_itself
 from cadenza.distributed.agreement.collectives import summed
@@ -59,9 +59,9 @@ class SharedCadence(Cadence):
         self._run = weakref.ref(run)
         super().__init__(interval, run.clock)
 
-    def due(self, clock: Clock) -> bool:
+    def due(self) -> bool:
         run = self._run()
-        return (run is None or run._pass.all_have) and super().due(clock)
+        return (run is None or run._pass.all_have) and super().due()
 
 
 def refuse_lonely_pass(run: Run) -> None:

@@ -79,7 +79,7 @@ class Report(Callback):
         self._cadence = Cadence(self.every, run.clock)
 
     def after_epoch(self, run: Run) -> None:
-        due = self._cadence is not None and self._cadence.due(run.clock)
+        due = self._cadence is not None and self._cadence.due()
         if due and self._spent <= _SHARE * (monotonic() - self._began):
             self._write()
 

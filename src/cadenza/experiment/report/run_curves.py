@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cadenza.callbacks.showing.plot_series import family_of, loader_names
-from cadenza.experiment.records import PLACES, Record
+from cadenza.experiment.records import PLACES, Record, is_whole
 from cadenza.foundation.thinning import thinned
 
 POINTS = 120_000
@@ -35,16 +35,19 @@ class Curve:
 
 
 def curves_of(number: int, record: Record) -> list[Curve]:
-    """The curves of one run. What was measured once an epoch is apart from what an iteration logged by that name."""
+    """The curves of one run. What was measured over an epoch, or a pass, is apart from what iterations logged by that
+    name; of an evaluation, whose iterations are all at one step, there is only the former."""
     found: dict[str, Curve] = {}
-    per_epoch = {name for row in record.epoch_rows for name in row if name not in PLACES}
+    whole = {name for row in record.rows if is_whole(row) for name in row if name not in PLACES}
     for row in record.rows:
         step = row.get("step")
         if not isinstance(step, int):
             continue
         for name, value in row.items():
             if name not in PLACES and isinstance(value, int | float):
-                inner = row["kind"] != "epoch" and name in per_epoch and row.get("stage") == "train"
+                inner = name in whole and not is_whole(row)
+                if inner and row.get("stage") != "train":
+                    continue
                 label = f"{name} (batches)" if inner else name
                 found.setdefault(label, Curve(number, label)).add(step, value)
     return list(found.values())

@@ -8,18 +8,18 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic, time
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from cadenza.callback import Callback, Order
-from cadenza.experiment.journal import AT_MOST, SECONDS
 from cadenza.experiment.media import Medium
 from cadenza.experiment.status import now, state_of
 from cadenza.experiment.trackers.delivery import Delivery, Opening, as_call, metrics_of, outbox_place, version
 from cadenza.experiment.trackers.outbox import Call
+from cadenza.experiment.waiting_rows import WaitingRows
 from cadenza.foundation.arguments import one_of, text
 from cadenza.foundation.background import Background
-from cadenza.history import Row, read
+from cadenza.history import Row
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -36,8 +36,8 @@ class Tracker(Callback):
     row. A tracker that fails or hangs never stops or slows a training. What it has not taken yet is in
     ``unsent-<name>.jsonl`` in the folder of the run and is sent later; one warning says that it failed, and one at the
     end what is left. The end of a run waits until all is sent, but not longer than ``patience`` seconds without
-    progress. ``rows`` is "all", "epoch" or "iter". Values that training iterations log under a name that epochs have
-    too, such as ``train/loss``, get ``_batch`` behind their name.
+    progress. ``rows`` is "all", "epoch" or "iter". Values of iterations get ``_batch`` behind their name: the name
+    itself is that of the value over the epoch.
 
     >>> class Printer(Tracker):
     ...     def log(self, row):
@@ -61,6 +61,7 @@ class Tracker(Callback):
             if given is not None:
                 text(f"{self.name}: {what}", given, "a text that is not empty, or None")
         self.project, self.run_name, self.rows = project, run_name, rows
+        self._shows_iterations = rows != "epoch"
         self.sent = 0
         self.resumed_at: int | None = None
         self.taken_before = 0
@@ -81,14 +82,12 @@ class Tracker(Callback):
         self._forget()
 
     def _forget(self) -> None:
-        self._waiting: list[Row] = []
+        self._waiting = WaitingRows()
         self._earlier: list[Row] = []
         self._shown: deque[Medium] = deque()
         self._plots: dict[str, tuple[str, int]] = {}
-        self._flushed = monotonic()
         self._opening: Opening | None = None
         self._delivery: Delivery | None = None
-        self._of_epochs: set[str] = set()
         self._error: BaseException | None = None
 
     def explain(self) -> str:
@@ -149,18 +148,16 @@ class Tracker(Callback):
 
     def after_load(self, run: Run) -> None:
         self.resumed_at = run.clock.steps
-        self._waiting = []
-        earlier = [row for row in run.history.rows if row.complete]
-        self._of_epochs = {name for row in earlier if row.kind == "epoch" for name in row.raw()}
-        self._earlier = [row for row in earlier if self.rows in ("all", row.kind)]
+        self._waiting = WaitingRows()
+        self._earlier = [row for row in run.history.rows if row.complete and self.rows in ("all", row.kind)]
 
     def after_log(self, run: Run) -> None:
         row = run.row
         if row is None or self.rows not in ("all", row.kind):
             return
-        self._waiting.append(row)
-        if row.kind == "epoch" or len(self._waiting) >= AT_MOST or monotonic() - self._flushed > SECONDS:
-            self._flush(run)
+        self._waiting.add(row)
+        if found := self._waiting.arrived():
+            self._flush(run, found)
 
     def before_save(self, run: Run) -> None:
         self._flush(run)
@@ -179,7 +176,7 @@ class Tracker(Callback):
         """Sends what came last, closes the store, and reports what could not be sent."""
         delivery = self._delivery
         if delivery is not None:
-            delivery.add(self._calls_of_rows())
+            delivery.add(self._calls_of(self._waiting.every()))
             delivery.end(state_of(self._error))
         self._forget()
 
@@ -214,17 +211,16 @@ class Tracker(Callback):
         except Exception as error:  # ``start`` fails too, and then it is warned of
             log.info("%s: %s", self.name, error)
 
-    def _flush(self, run: Run) -> None:
-        """Hands the waiting rows, what was shown, and the plots that are new to the thread that sends them."""
-        self._flushed = monotonic()
+    def _flush(self, run: Run, rows: list[tuple[Row, Any, list[float]]] | None = None) -> None:
+        """Hands ``rows``, or all that wait, what was shown, and new plots to the thread that sends them."""
         delivery = self._delivery
         if delivery is None:
             return
         plots = self._plots_of(run)
-        if self._waiting or self._shown or plots:
+        if rows or self._waiting or self._shown or plots:
             if not delivery.is_open:
                 self._open(run, delivery)
-            calls = self._calls_of_rows()
+            calls = self._calls_of(self._waiting.every() if rows is None else rows)
             while self._shown:
                 calls.append(self._numbered_call(as_call(self._shown.popleft())))
             for name, file in plots.items():
@@ -234,14 +230,12 @@ class Tracker(Callback):
             delivery.add(calls)
         delivery.go()
 
-    def _calls_of_rows(self) -> list[Call]:
-        waiting, self._waiting = self._waiting, []
-        values = iter(read(value for row in waiting for value in row.raw().values()))  # the one wait for all of them
+    def _calls_of(self, rows: list[tuple[Row, Any, list[float]]]) -> list[Call]:
         calls = []
-        for row in waiting:
-            numbers = {self._name(row, name): next(values) for name in row.raw()}
-            calls.append(self._numbered_call({"what": "log", "row": {"kind": row.kind, **row.at, **numbers}}))
-        self.sent += len(waiting)
+        for row, _, numbers in rows:
+            values = {_name(row, name): number for name, number in zip(row.raw(), numbers, strict=True)}
+            calls.append(self._numbered_call({"what": "log", "row": {"kind": row.kind, **row.at, **values}}))
+        self.sent += len(rows)
         return calls
 
     def _numbered_call(self, call: Call) -> Call:
@@ -272,18 +266,11 @@ class Tracker(Callback):
         self.purge_step = min([self.resumed_at or 0, *(int(row["step"]) for row in unsent if "step" in row)])
         taken = self._earlier[: len(self._earlier) - len(unsent)]
         self.last_rows = [
-            {"kind": row.kind, **row.at, **{self._name(row, name): value for name, value in row.items()}}
+            {"kind": row.kind, **row.at, **{_name(row, name): value for name, value in row.items()}}
             for row in taken
             if int(row.at.get("step") or 0) >= self.purge_step
         ]
         self._earlier = []
-
-    def _name(self, row: Row, name: str) -> str:
-        if row.kind == "epoch":
-            self._of_epochs.add(name)
-            return name
-        twice = name in self._of_epochs or name.endswith("/loss")
-        return f"{name}_batch" if twice and row.at.get("stage") == "train" else name
 
     def _plots_of(self, run: Run) -> dict[str, str]:
         """The plots of callbacks, by name, that were not sent as they are now."""
@@ -293,6 +280,11 @@ class Tracker(Callback):
             for name, file in found.items()
             if os.path.exists(file) and self._plots.get(name) != version(file)
         }
+
+
+def _name(row: Row, name: str) -> str:
+    """What an iteration logged is another curve than the value over its pass, which has the name itself."""
+    return name if row.whole else f"{name}_batch"
 
 
 def _path(value: Any) -> str | None:

@@ -49,14 +49,14 @@ SECTIONS: Mapping[str, str] = {
     "scheduler": "a scheduler of torch, or several under names",
     "data": "the datasets: train, val, test",
     "loaders": "how they are loaded: train, val, test",
-    "fit": "how far: epochs or steps, validate_every",
+    "fit": "how far: epochs or steps, validate_every, log_every",
     "callbacks": "the callbacks, under names",
     "trackers": "the trackers of the experiment, under names",
 }
 """The keys of a recipe."""
 
 STAGES = ("train", "val", "test")
-FIT = ("epochs", "steps", "validate_every")
+FIT = ("epochs", "steps", "validate_every", "log_every")
 REACHES = ("metric", "at_least", "at_most")
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from cadenza.callbacks.training.oversample import balanced, class_indices
+from cadenza.data.loader_like import loader_like
 from cadenza.dialects.fastai.recorder import LearnerCallback
-from cadenza.foundation.loader_like import loader_like
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner
