@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -128,7 +128,7 @@ def _end(run: Run, unit: str) -> int | None:
     return None if batches is None else run.clock.steps + (run.num_epochs - run.clock.epochs) * batches
 
 
-def loss_interval(log_every: str | Duration | bool | None, callbacks: Iterable[Callback]) -> Duration | None:
+def loss_interval(log_every: str | Duration | Literal[False] | None, callbacks: Iterable[Callback]) -> Duration | None:
     """How often ``fit`` logs the loss in iterations; None if it does not."""
     if log_every is False:
         return None

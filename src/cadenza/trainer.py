@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -191,7 +191,7 @@ class Trainer:
         epochs: int | None = None,
         steps: int | None = None,
         validate_every: str = "1 epoch",
-        log_every: str | Duration | bool | None = None,
+        log_every: str | Duration | Literal[False] | None = None,
         test_loaders: Any = None,
         resume: Any = None,
     ) -> History:
