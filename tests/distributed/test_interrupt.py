@@ -17,7 +17,7 @@ class Busy:
     """Stands for a run of this thread."""
 
     def __init__(self):
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
 
 
 def wait(seconds):
@@ -70,15 +70,15 @@ def test_who_is_through_or_ends_by_itself_is_not(word):
 
 BEGIN = """
 import sys, threading, time
-from cadenza.distributed import standing
+from cadenza.distributed.failures import interrupt
 from cadenza.distributed.failures.rank_errors import RankFailed
 
 class Busy:
-    _thread = threading.get_ident()
+    thread = threading.get_ident()
 
-standing._PATIENCE = standing._AT_LAST = 0.05
+interrupt._PATIENCE = interrupt._AT_LAST = 0.05
 run = Busy()
-one = standing.Standing(run, rank=0)
+one = interrupt.Standing(run, rank=0)
 failure = {"rank": 1, "said": "ValueError: odd"}
 """
 
@@ -94,7 +94,7 @@ def wait_for_ever():
 
 def fail():
     place = wait_for_ever.__code__.co_firstlineno + 1
-    while sys._current_frames()[run._thread].f_lineno != place:
+    while sys._current_frames()[run.thread].f_lineno != place:
         time.sleep(0.01)
     one.interrupt(failure)
 
