@@ -30,6 +30,19 @@ def test_no_import_is_against_the_table() -> None:
     assert house.forbidden_imports() == []
 
 
+def test_only_the_engine_touches_the_state_of_the_loop() -> None:
+    assert house.outside_accesses() == {}
+
+
+def test_each_field_of_the_state_is_assigned_in_one_module() -> None:
+    assert {name: files for name, files in house.writers().items() if len(files) > 1} == {}
+    assert len(house.engine_fields()) > 40
+
+
+def test_a_single_process_and_a_fresh_start_are_objects_and_not_branches() -> None:
+    assert house.branches_on_others() <= 5
+
+
 def test_private_names_of_torch_are_used_in_one_module() -> None:
     assert house.private_torch_uses() == []
 

@@ -167,29 +167,26 @@ def code_and_comments() -> tuple[int, int]:
 
 @cache
 def engine_fields() -> frozenset[str]:
-    """Private attributes that the run and the classes under it set on themselves."""
+    """The fields of the state of the loop, and private attributes that the run and the classes under it set."""
     found = set()
-    for name in ("run.py", *(p.relative_to(SOURCE).as_posix() for p in (SOURCE / "engine").glob("*.py"))):
-        for node in ast.walk(tree_of(SOURCE / name)):
+    for path in [SOURCE / "run.py", *(SOURCE / "engine").glob("*.py")]:
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef) and node.name in _run_classes():
-                found |= {
-                    target.attr
-                    for target in _assigned(node)
-                    if target.attr.startswith("_") and ast.unparse(target.value) == "self"
-                }
+                own = [target for target in _assigned(node) if ast.unparse(target.value) == "self"]
+                found |= {target.attr for target in own if node.name == "State" or target.attr.startswith("_")}
     return frozenset(found)
 
 
 @cache
 def _run_classes() -> frozenset[str]:
-    """``Run`` and its bases."""
+    """``Run``, its bases, and the state that it owns."""
     bases = {
         node.name: [ast.unparse(base) for base in node.bases]
         for path in [SOURCE / "run.py", *(SOURCE / "engine").glob("*.py")]
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ClassDef)
     }
-    found, waiting = set(), ["Run"]
+    found, waiting = {"State"}, ["Run"]
     while waiting:
         name = waiting.pop()
         if name in bases and name not in found:
@@ -206,12 +203,13 @@ def _assigned(node: ast.AST) -> Iterator[ast.Attribute]:
 
 def outside_accesses() -> Counter[str]:
     """How often each file outside the engine touches the engine's state, through whatever name it holds the run."""
+    private = {name for name in engine_fields() if name.startswith("_")} | {"_state"}
     found: Counter[str] = Counter()
     for path in files():
         if place(path).startswith(HOME_OF_THE_STATE):
             continue
         for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Attribute) and node.attr in engine_fields():
+            if isinstance(node, ast.Attribute) and node.attr in private:
                 holder = ast.unparse(node.value)
                 if re.search(r"(^|\.)_?(run|native|engine)$", holder):
                     found[place(path)] += 1
@@ -222,10 +220,12 @@ def writers() -> dict[str, set[str]]:
     """For each field of the engine the files that assign it."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in files():
+        home = place(path) in ("run.py", "engine/state.py")
         for target in _assigned(tree_of(path)):
             holder = ast.unparse(target.value)
-            home = place(path) == "run.py" or place(path).startswith("engine/")
-            if target.attr in engine_fields() and (holder.endswith("run") or (home and holder == "self")):
+            of_state = re.search(r"(^|\.)_?state$", holder) and place(path).startswith(HOME_OF_THE_STATE)
+            own = target.attr.startswith("_") and holder.endswith("run")
+            if target.attr in engine_fields() and (of_state or own or (home and holder == "self")):
                 found[target.attr].add(place(path))
     return found
 

@@ -81,7 +81,8 @@ class Plan:
         self.optimizers = run.optimizers
         self.given = tuple(callbacks if given is None else given)
         """Those of all ranks, in the order in which they were given."""
-        self.executor = run._executor = run._executor or Executor(run.training_state.execution or Execution(), run)
+        execution = run.training_state.execution or Execution()
+        self.executor: Executor = run._state.executor_made_by(lambda: Executor(execution, run))
         self.together = run.world_size > 1 and not every_rank
         self.declared = declared_skips(self.given) if self.together else 0
         self._strategy = run.training_state.strategy
@@ -162,9 +163,10 @@ class Plan:
         point = POINTS[name]
 
         def behave(run: Run) -> None:
-            before, run._at = run._at, point
+            before = run._state.at
+            run._state.reach(point)
             method(run)
-            run._at = before
+            run._state.reach(before)
 
         return behave
 
@@ -222,7 +224,7 @@ _KINDS = ("before", "around", "after")
 def refuse_if_elsewhere(callback: Callback, run: Run | None) -> None:
     """One instance plays in one run at a time."""
     others = [other for one in list(_open) if (other := one()) is not None and other is not run]
-    if any(callback is one for other in others for one in other._plan.callbacks):
+    if any(callback is one for other in others for one in other._state.plan.callbacks):
         raise CallbackError(f"{callback.name} is playing in another run; give each run its own instance")
 
 
@@ -243,7 +245,7 @@ def warn_of_another_model(callbacks: Sequence[Callback], run: Run) -> None:
 
 def _was_elsewhere(callback: Callback, run: Run) -> bool:
     known = _trained_with.get(id(callback))
-    return known is not None and known[1]() is not run.module and not run._resume.is_resuming
+    return known is not None and known[1]() is not run.module and not run._state.resume.is_resuming
 
 
 def arrange(callbacks: Sequence[Callback], ranks: tuple[int, int] | None) -> tuple[tuple[Callback, ...], MainCallback]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -14,31 +12,27 @@ from torch.optim import Optimizer
 
 from cadenza.clock import Cadence, Duration
 from cadenza.engine import boundaries, lifecycle, nested_passes, passes
-from cadenza.engine.dispatch import Exits, note
+from cadenza.engine.dispatch import note
 from cadenza.engine.error_hints import hint
-from cadenza.engine.fields import NOTHING, UNWEIGHTED
-from cadenza.engine.fresh_start import FRESH_START, FreshStart
+from cadenza.engine.fields import Fields
 from cadenza.engine.processes import ALONE, Processes
-from cadenza.engine.properties import Facts
-from cadenza.engine.requests import EXCHANGE, SAVED
-from cadenza.engine.stack import NO_VERBS, Epoch, Frame, Outside, Pass, Verbs
+from cadenza.engine.requests import EXCHANGE, REPLAN, SAVED
+from cadenza.engine.resuming import FRESH_START
+from cadenza.engine.stack import NO_VERBS, Outside
 from cadenza.engine.stalled import check_gradients
+from cadenza.engine.state import UNWEIGHTED, State
 from cadenza.foundation.arguments import whole
-from cadenza.history import History, Metrics
-from cadenza.points import Point
+from cadenza.history import History, Metrics, Row
 
 if TYPE_CHECKING:
-    from cadenza.callback import Callback
     from cadenza.engine.trainer_state import Training
-    from cadenza.execution.executor import Executor
     from cadenza.plan import Plan
 
 
-class Run(Facts):
+class Run(Fields):
     """One fit, validate, test or predict: handed to every callback at every point."""
 
     def __init__(self, training: Training, make_plan: Callable[[Run], Plan], mode: str = "fit", **limits: Any) -> None:
-        super().__init__()
         self.training_state = training
         self.module = training.module
         self.model: Callable[..., Any] = training.module
@@ -70,52 +64,19 @@ class Run(Facts):
         """Whether gradients that wait for a step when an epoch ends are kept for the next one."""
         self.stop_reason: str | None = None
         self.saved: str | None = None
-        self._make_plan = make_plan
-        self._arguments: dict[str, Any] = dict(limits)
-        self._set_engine()
+        self.row: Row | None = None
+        self.fit_arguments: dict[str, Any] = dict(limits)
+        """What ``fit`` was called with, as far as it must be the same in all processes."""
+        self._state = State(
+            make_plan=make_plan,
+            processes=ALONE,
+            resume=FRESH_START,
+            outside=Outside(),
+            verbs=NO_VERBS,
+            on_cpu=self.device.type == "cpu",
+        )
         self.limit(**limits)
         self._known_names = frozenset(vars(self))
-
-    def _set_engine(self) -> None:
-        """What the engine notes for itself."""
-        self._executor: Executor | None = None
-        self._plan: Plan
-        self._at: Point | None = None
-        self._asked = 0
-        self._replaying = False
-        self._held = False
-        self._idle = 0
-        self._had_held = False
-        self._in_backward = False
-        self._stepped_itself = False
-        self._first: tuple[Any, Any] | None = None
-        self._forwarded = -1
-        self._skipped = NOTHING
-        self._open: list[Frame] = []
-        self._epoch: Epoch
-        self._outside = Outside()
-        self._pass: Pass | Outside = self._outside
-        self._verbs: Verbs = NO_VERBS
-        self._exits: Exits = []
-        self._blamed: BaseException | None = None
-        self._failing: BaseException | None = None
-        self._owed: BaseException | None = None
-        self._removed: list[Callback] = []
-        self._processes: Processes = ALONE
-        self._playing: Callback | None = None
-        self._exchange: Callable[[Run], None]
-        self._last_step = sys.maxsize
-        self._began = (self.clock.epochs, self.clock.steps)
-        self._ending = False
-        self._committed: list[str] = []
-        self._resume: FreshStart = FRESH_START
-        self._feeds: dict[str, tuple[Any, Any]] = {}
-        self._feed_states: dict[str, Any] = {}
-        self._cadences: dict[str, Cadence] = {}
-        self._on_cpu = self.device.type == "cpu"
-        self._thread = threading.get_ident()
-        self._begun = False
-        self._ended = False
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
@@ -135,34 +96,42 @@ class Run(Facts):
 
     def between_iterations(self, function: Callable[[Run], None]) -> None:
         """Calls ``function`` with the run once, between this iteration and the next."""
-        self._exchange = function
-        self._asked |= EXCHANGE
+        self._state.exchange_by(function)
+        self._state.ask(EXCHANGE)
+
+    def replan(self) -> None:
+        """Works out again before the next batch which callbacks run where, since the trainer has others now."""
+        self._state.ask(REPLAN)
+
+    def train_with(self, processes: Processes) -> None:
+        """From here on ``processes`` train together with this one."""
+        self._state.join(processes)
 
     def tell_saved(self, names: Iterable[str]) -> None:
         """Lets ``after_save`` be played at the next safe point, once for each checkpoint that was committed."""
-        self._committed.extend(names)
-        if self._committed:
-            self._asked |= SAVED
+        self._state.committed.extend(names)
+        if self._state.committed:
+            self._state.ask(SAVED)
 
     def from_any_rank(self, value: Any) -> Any:
         """The value of the first process that has one, on all of them; None if none has. All of them must ask."""
-        return self._processes.from_any(value)
+        return self._state.processes.from_any(value)
 
     def from_main(self, value: Any) -> Any:
         """The value of rank 0 on all processes. All of them must ask."""
-        return self._processes.from_main(value)
+        return self._state.processes.from_main(value)
 
     def joined(self, outputs: list[Any], counts: list[int]) -> tuple[list[Any], list[int]]:
         """Under many processes what all of them made of their batches, in the order of the data set."""
-        return self._processes.joined(outputs, counts)
+        return self._state.processes.joined(outputs, counts)
 
     def recompute(self) -> Tensor:
         """Runs zero_grad, forward, loss and backward of this batch once more inside a step; returns the new loss."""
-        return self._verbs.recompute(self)
+        return self._state.verbs.recompute(self)
 
     def step_optimizer(self, optimizer: Optimizer) -> None:
         """Steps one optimizer as this run needs it: through the fp16 scaler, with a closure where it wants one."""
-        self._verbs.step_optimizer(self, optimizer)
+        self._state.verbs.step_optimizer(self, optimizer)
 
     # The verbs ------------------------------------------------------------------------------------------------------
 
@@ -173,16 +142,20 @@ class Run(Facts):
                 whole(name, amount, 1)
         if epochs is not None and steps is not None:
             raise ValueError("give epochs or steps, not both")
-        self._began = (self.clock.epochs, self.clock.steps)
-        self.num_epochs = None if epochs is None else self.clock.epochs + epochs
-        self._last_step = sys.maxsize if steps is None else self.clock.steps + steps
+        began = (self.clock.epochs, self.clock.steps)
+        self.end_at(None if epochs is None else began[0] + epochs, None if steps is None else began[1] + steps, began)
+
+    def end_at(self, epoch: int | None, step: int | None, began: tuple[int, int] | None = None) -> None:
+        """Sets the epoch or the step at which this fit ends, and the epoch and step from which it counts."""
+        self.num_epochs = epoch
+        self._state.limit(self._state.began if began is None else began, step)
 
     def cadence(self, interval: str | Duration) -> Cadence:
         """Tells the loop when a multiple of ``interval`` was passed. A resumed run knows what the loop was told."""
         key = str(Duration.interval(interval))
-        if key not in self._cadences:
-            self._cadences[key] = self._processes.cadence(self, interval)
-        return self._cadences[key]
+        if key not in self._state.cadences:
+            self._state.cadences[key] = self._state.processes.cadence(self, interval)
+        return self._state.cadences[key]
 
     def epochs(self) -> Iterator[int]:
         """The epochs of this fit."""
@@ -212,7 +185,7 @@ class Run(Facts):
     def train_step(self) -> bool:
         """One whole training iteration: forward, loss, backward, step, zero_grad. False if part was asked away."""
         try:
-            return self._verbs.train_step(self)
+            return self._state.verbs.train_step(self)
         except BaseException as error:
             self._fail_in("train_step", error)
             raise
@@ -220,7 +193,7 @@ class Run(Facts):
     def eval_step(self) -> bool:
         """One whole iteration of validation, test or prediction, without gradients."""
         try:
-            return self._verbs.eval_step(self)
+            return self._state.verbs.eval_step(self)
         except BaseException as error:
             self._fail_in("eval_step", error)
             raise
@@ -228,7 +201,7 @@ class Run(Facts):
     def forward(self, compute: Callable[[Run], Any] | None = None) -> bool:
         """The forward and loss spans; ``compute`` takes the place of the behaviour for this call."""
         try:
-            return self._verbs.forward(self, compute)
+            return self._state.verbs.forward(self, compute)
         except BaseException as error:
             self._fail_in("forward", error)
             raise
@@ -236,7 +209,7 @@ class Run(Facts):
     def backward(self) -> bool:
         """The backward span."""
         try:
-            return self._verbs.backward(self)
+            return self._state.verbs.backward(self)
         except BaseException as error:
             self._fail_in("backward", error)
             raise
@@ -244,9 +217,9 @@ class Run(Facts):
     def step(self) -> bool:
         """The step and zero_grad spans."""
         try:
-            if self._pass.index == 0:
+            if self._state.current.index == 0:
                 check_gradients(self)
-            return self._verbs.step(self)
+            return self._state.verbs.step(self)
         except BaseException as error:
             self._fail_in("step", error)
             raise
@@ -256,21 +229,21 @@ class Run(Facts):
     @property
     def is_finished(self) -> bool:
         """Whether this run resumes one that had ended, so that nothing is left to do."""
-        return self._resume.is_finished(self)
+        return self._state.resume.is_finished(self)
 
     def take_back(self) -> None:
         """Loads what is to be resumed without playing a point."""
-        resume, self._resume = self._resume, FRESH_START
-        if resume.is_resuming:
-            lifecycle.seed(self)
-            resume.load_ended(self, self._make_plan(self).callbacks)
+        resume = self._state.resume
+        self._state.resume_from(FRESH_START)
+        lifecycle.seed(self)
+        resume.load_ended(self, self._state.make_plan(self).callbacks)
 
     def __enter__(self) -> Self:
-        if self._begun:
+        if self._state.begun:
             raise RuntimeError("a run is used once; ask the trainer for another")
-        self._plan = self._make_plan(self)
-        self._plan.claim(self)
-        self._begun = True
+        self._state.follow_plan(self._state.make_plan(self))
+        self._state.plan.claim(self)
+        self._state.begin()
         try:
             lifecycle.begin(self)
         except BaseException as error:
@@ -295,13 +268,13 @@ class Run(Facts):
             raise first from error
 
     def _ask(self, request: str, reason: str | None = None) -> None:
-        if self._open and self._open[-1].abandoned:
+        if self._state.frames and self._state.frames[-1].abandoned:
             passes.settle(self)  # what is asked after a break is for the loop around it
         super()._ask(request, reason)
 
     def _fail_in(self, verb: str, error: BaseException) -> None:
-        self._failing = error
-        said = hint(self, error, verb) if self._blamed is not error else None
+        self._state.fail(error)
+        said = hint(self, error, verb) if self._state.blamed is not error else None
         note(self, error, f"run.{verb}()")
         if said is not None:
             error.add_note(f"cadenza: {said}")

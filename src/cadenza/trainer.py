@@ -32,7 +32,7 @@ from cadenza.clock import Clock, Duration
 from cadenza.data import check_loader
 from cadenza.distributed import Strategy, choose
 from cadenza.distributed.launchers.extra_callbacks import companions
-from cadenza.engine.requests import REPLAN
+from cadenza.engine.resuming import resume_from
 from cadenza.engine.trainer_state import Training
 from cadenza.execution.executor import Execution
 from cadenza.explain import Score, explain
@@ -175,7 +175,7 @@ class Trainer:
 
     def _replan(self) -> None:
         if self._running is not None:
-            self._running._asked |= REPLAN
+            self._running.replan()
 
     def explain(self) -> Score:
         """The score: every point, who plays there, in which order. Text when printed, a table in a notebook."""
@@ -215,7 +215,7 @@ class Trainer:
                 check_loader(what, loaders)
         run = self.run(epochs=epochs, steps=steps, resume=resume)
         run.train_loader, run.val_loader, run.test_loaders = train_loader, val_loader, test_loaders
-        run._arguments["validate_every"] = every
+        run.fit_arguments["validate_every"] = every
         if run.is_finished:
             run.take_back()
             return self.history
@@ -252,10 +252,11 @@ class Trainer:
         """A fit that you write yourself: ``with trainer.run(epochs=10) as run:`` and the verbs of ``run``."""
         check_trainable(self._training)
         run = self._run("fit", epochs=epochs, steps=steps)
-        run._arguments["resume"] = None if resume is None else "given"
+        run.fit_arguments["resume"] = None if resume is None else "given"
         found = None if resume is None else self._find(run, resume)
         if found is not None:
-            run._resume = resumed = Resume(found.state, found.name)
+            resumed = Resume(found.state, found.name)
+            resume_from(run, resumed)
             resumed.limit(run, epochs, steps)
         return run
 

@@ -16,6 +16,7 @@ import cadenza.callbacks
 from cadenza import Callback, CallbackError, Trainer, loop
 from cadenza.certify.compare import IGNORED
 from cadenza.clock import Duration
+from cadenza.engine.resuming import resume_from
 from cadenza.resume.collect import alike, collect
 from cadenza.resume.restore import Resume
 
@@ -83,8 +84,9 @@ def end_of(trainer: Trainer) -> dict[str, Any]:
 def resumed(name: str, state: dict[str, Any]) -> Trainer:
     trainer, loader = made(READY[name].example(), Keeper())
     run = trainer.run(epochs=EPOCHS)
-    run._resume = Resume(copy.deepcopy(state))
-    run._resume.limit(run, EPOCHS, None)
+    resume = Resume(copy.deepcopy(state))
+    resume_from(run, resume)
+    resume.limit(run, EPOCHS, None)
     run.train_loader = run.val_loader = loader
     with run:
         loop.fit(run, Duration.parse("1 epoch"))

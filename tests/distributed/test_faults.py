@@ -72,7 +72,7 @@ class Ends(Fault):
         return {**super().plays(), "after_error": self.note}
 
     def note(self, run):
-        run.store["reason"] = run._processes._standing.over.is_set()
+        run.store["reason"] = run.processes._standing.over.is_set()
 
 
 def end_in_peace(rank):

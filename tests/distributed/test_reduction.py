@@ -26,8 +26,8 @@ class Apart(Callback):
     """Does by hand what recorded steps need."""
 
     def before_run(self, run):
-        run.training_state.strategy.reduce_apart(run, run._processes)
-        assert run._processes.reduction is not None
+        run.training_state.strategy.reduce_apart(run, run.processes)
+        assert run.processes.reduction is not None
 
 
 class StopsOne(Callback):
@@ -137,7 +137,7 @@ def refused():
 
     class Talks(Callback):
         def after_train_iter(self, run):
-            with run._processes.talking(lambda talk: None, only=True):
+            with run.processes.talking(lambda talk: None, only=True):
                 dist.all_reduce(torch.zeros(1))
 
     return fitted([Apart(), Talks()])["error"]
@@ -182,7 +182,7 @@ def kept_in_turns():
 
     class Sees(Callback):
         def before_train_iter(self, run):
-            seen.append((run._processes.reduction, run._processes.reduction.ears, run.model))
+            seen.append((run.processes.reduction, run.processes.reduction.ears, run.model))
 
     error = fitted([Apart(), Alternates(), Sees()])["error"]
     return error or [len({id(one[place]) for one in seen}) for place in range(3)]

@@ -419,7 +419,7 @@ def played(sizes: list[int], shapes: int = 2) -> tuple[Kept, Region, list[str]]:
     recorder, told, regions = Kept(), list[str](), list[Region]()
     trainer = made(execution="eager")
     with trainer.run(epochs=1) as run:
-        score = run._plan.stages["train"]
+        score = run.plan.stages["train"]
         opened = opened_step(score)
         region = Region(
             score,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cadenza.engine.fields import OnPage
 from cadenza.engine.running_mean import Mean
+from cadenza.engine.state import OnPage
 from cadenza.execution.recorded import graph_buffers
 from cadenza.execution.recorded.graph_buffers import LINES, Inputs, Losses, common_word
 from cadenza.foundation.tree import tensors_of, with_tensors

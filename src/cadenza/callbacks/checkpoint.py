@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order, infer_mode
 from cadenza.clock import Cadence, Duration
+from cadenza.engine.resuming import unresumable
 from cadenza.foundation.arguments import check, flags, one_of, path, text, texts, whole
 from cadenza.foundation.warn import warn
-from cadenza.resume.collect import collect, crew_of, unresumable
+from cadenza.resume.collect import collect, crew_of
 from cadenza.resume.signals import Preempted, Warnings
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from cadenza.engine.run_names import unknown_name
 from cadenza.points import POINTS, SPAN, Kind, Point
 
 if TYPE_CHECKING:
+    from cadenza.callback import Callback
     from cadenza.engine.stack import Pass
     from cadenza.run import Run
 
@@ -22,7 +23,7 @@ Exits: TypeAlias = list[tuple[AbstractContextManager[Any], Player]]
 
 def fire(run: Run, point: Point, players: Players) -> None:
     """Plays ``point``: every player once, in order. A request that one makes does not keep the others from playing."""
-    run._at = point
+    run._state.reach(point)
     try:
         for player in players:
             player(run)
@@ -31,9 +32,23 @@ def fire(run: Run, point: Point, players: Players) -> None:
         raise
 
 
+def with_caller(callback: Callback, player: Player) -> Player:
+    """``player``; while it runs, ``callback`` is known as the one that asks: a request is agreed on by its rule."""
+
+    def call(run: Run) -> Any:
+        before = run._state.caller
+        run._state.call_from(callback)
+        try:
+            return player(run)
+        finally:
+            run._state.call_from(before)
+
+    return call
+
+
 def enter(run: Run, point: Point, players: Players, exits: Exits) -> None:
     """Enters what each player holds around the span; ``exits`` grows as it goes, so that a failure can be undone."""
-    run._at = point
+    run._state.reach(point)
     for player in players:
         try:
             held = player(run)
@@ -57,7 +72,7 @@ def leave(run: Run, point: Point, exits: Exits, error: BaseException | None) -> 
     ended = _AFTER[point.name]  # what can still be asked while leaving is what can be asked afterwards
     while exits:
         held, player = exits.pop()
-        run._at = ended
+        run._state.reach(ended)
         seen = error or raised
         try:
             held.__exit__(type(seen) if seen else None, seen, seen.__traceback__ if seen else None)
@@ -65,7 +80,7 @@ def leave(run: Run, point: Point, exits: Exits, error: BaseException | None) -> 
             if new is seen:
                 continue
             if error is not None:
-                note_further(error, new, f"{run._plan.label(point.name, player)} at {point.name}")
+                note_further(error, new, f"{run._state.plan.label(point.name, player)} at {point.name}")
             else:
                 blame(run, new, point, player)
                 raised = new
@@ -85,7 +100,7 @@ def hold(run: Run, point: Point, players: Players, act: Callable[[Run], object])
         enter(run, point, players, exits)
         result = act(run)
     except BaseException as error:
-        if run._at is not None and run._at.kind is Kind.BEHAVIOUR:
+        if run._state.at is not None and run._state.at.kind is Kind.BEHAVIOUR:
             note(run, error, "")  # before leaving, which plays other points
         leave(run, point, exits, error)
         raise
@@ -95,15 +110,15 @@ def hold(run: Run, point: Point, players: Players, act: Callable[[Run], object])
 
 def blame(run: Run, error: BaseException, point: Point, player: Player) -> None:
     """Says in a note which callback raised and at which point."""
-    note(run, error, f"{run._plan.label(point.name, player)} at {point.name}")
+    note(run, error, f"{run._state.plan.label(point.name, player)} at {point.name}")
 
 
 def note(run: Run, error: BaseException, where: str) -> None:
     """Adds one note to ``error``; the innermost one stays. If a user's own behaviour was at work, that is named."""
-    if run._blamed is not error:
-        run._blamed = error
-        if run._at is not None and run._at.kind is Kind.BEHAVIOUR:
-            where = f"{run.main.name}.{run._at.name}"
+    if run._state.blamed is not error:
+        run._state.blame(error)
+        if run._state.at is not None and run._state.at.kind is Kind.BEHAVIOUR:
+            where = f"{run.main.name}.{run._state.at.name}"
         error.add_note(f"cadenza: raised in {where}{whereabouts(run)}")
         if (said := unknown_name(run, error)) is not None:
             error.add_note(f"cadenza: {said}")
@@ -117,8 +132,8 @@ def out_of_a_generator(run: Run, error: StopIteration) -> RuntimeError:
     )
     for said in getattr(error, "__notes__", ()):
         instead.add_note(said)
-    if run._blamed is error:
-        run._blamed = instead
+    if run._state.blamed is error:
+        run._state.blame(instead)
     return instead
 
 
@@ -129,14 +144,14 @@ def whereabouts(run: Run) -> str:
         parts.append(f"epoch {run.epoch + 1}")
     if run.stage is not None:
         name = f" loader {run.loader_name!r}" if run.loader_name else ""
-        batch = f" batch {run._pass.index + 1}" if run._pass.index >= 0 else ""
+        batch = f" batch {run._state.current.index + 1}" if run._state.current.index >= 0 else ""
         parts.append(f"{run.stage}{name}{batch}")
     return f" ({', '.join(parts)})" if parts else ""
 
 
 def place(run: Run) -> str:
     """Where a run is, in words, as exactly as the last point that was passed tells."""
-    at, stage, this = run._at, run.stage, run._pass
+    at, stage, this = run._state.at, run.stage, run._state.current
     rank = f" on rank {run.rank}" if run.world_size > 1 else ""
     where = f"{whereabouts(run)}{rank}"
     if at is None:
@@ -155,4 +170,4 @@ def blame_loader(run: Run, this: Pass, error: BaseException) -> None:
     """Says in a note that the user's loader raised, and how far it had come."""
     epoch = f" of epoch {run.epoch + 1}" if run.mode == "fit" else ""
     error.add_note(f"cadenza: raised by the {this.stage} loader after {this.index + 1} batches{epoch}")
-    run._blamed = error
+    run._state.blame(error)

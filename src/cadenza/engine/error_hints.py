@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from cadenza.data.batch import TARGET_KEYS, as_mapping, describe
-from cadenza.engine.fields import GONE, FieldError, OnPage
+from cadenza.engine.fields import FieldError
+from cadenza.engine.state import GONE, OnPage
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -18,7 +19,7 @@ _OF_A_BATCH = (RuntimeError, TypeError, ValueError, LookupError, AttributeError)
 
 def hint(run: Run, error: BaseException, verb: str) -> str | None:
     """A sentence beside ``error``, which left the behaviours of ``verb``; None if there is nothing to say."""
-    if not isinstance(error, Exception) or run._batch is GONE:
+    if not isinstance(error, Exception) or run._state.batch is GONE:
         return None
     if isinstance(error, FieldError):
         return _unset_output(run, error)
@@ -26,7 +27,7 @@ def hint(run: Run, error: BaseException, verb: str) -> str | None:
         return said
     if verb == "step" or not isinstance(error, _OF_A_BATCH) or _is_ours(error):
         return None
-    return _whole_dict(run) or f"the batch was {describe(run._batch, types=True)}"
+    return _whole_dict(run) or f"the batch was {describe(run._state.batch, types=True)}"
 
 
 def _is_ours(error: Exception) -> bool:
@@ -38,14 +39,14 @@ def _is_ours(error: Exception) -> bool:
 
 
 def _unset_output(run: Run, error: FieldError) -> str | None:
-    if error.name != "output" or run._output is not GONE or run._forwarded != run._pass.index:
+    if error.name != "output" or run._state.output is not GONE or run._state.forwarded != run._state.current.index:
         return None
     return f"{run.main.name} has made its forward and set no run.output; what a behaviour returns has no meaning"
 
 
 def _bad_loss(run: Run, error: Exception) -> str | None:
     """What is wrong with ``run.loss``, if that is why it could not be back-propagated."""
-    loss: Any = run._loss.look() if isinstance(run._loss, OnPage) else run._loss
+    loss: Any = run._state.loss.look() if isinstance(run._state.loss, OnPage) else run._state.loss
     if loss is GONE:
         set_it = "on_iter_loss (or on_iter_forward) assigns it, and what a behaviour returns has no meaning"
         return f"run.loss was not set: {set_it}" if isinstance(error, AttributeError) and _is_ours(error) else None
@@ -64,10 +65,10 @@ def _bad_loss(run: Run, error: Exception) -> str | None:
 
 def _whole_dict(run: Run) -> str | None:
     """Says so if the model was called with a whole dict because its signature does not take the names in it."""
-    named = as_mapping(run._batch)
-    if named is None or isinstance(run._batch, tuple) or run._output is not GONE:
+    named = as_mapping(run._state.batch)
+    if named is None or isinstance(run._state.batch, tuple) or run._state.output is not GONE:
         return None
-    if not run._plan.is_default("on_iter_forward") or not run.main.gives_whole(run.module, dict(named)):
+    if not run._state.plan.is_default("on_iter_forward") or not run.main.gives_whole(run.module, dict(named)):
         return None
     return (
         f"the parts of the batch are called {', '.join(map(str, named))}; {type(run.module).__name__}.forward does not "

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from cadenza.data import Feed, count_samples, length_of, to_device
 from cadenza.engine import boundaries
 from cadenza.engine.dispatch import blame_loader, enter, fire, hold, leave
-from cadenza.engine.fields import GONE, NOTHING, UNWEIGHTED
 from cadenza.engine.requests import (
     END_EPOCH,
     HOLD_STEP,
@@ -20,6 +19,7 @@ from cadenza.engine.requests import (
     actions_from,
 )
 from cadenza.engine.stack import END, Pass
+from cadenza.engine.state import GONE, UNWEIGHTED
 from cadenza.points import POINTS
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def end_of_loader(run: Run, this: Pass) -> None:
             hint += "iterated anew, such as a DataLoader or a list of batches"
         raise ValueError(f"the {this.stage} loader{f' {this.name!r}' if this.name else ''} gave no batch{hint}")
     this.complete = True
-    run._asked &= ~OF_ITERATION
+    run._state.drop(OF_ITERATION)
 
 
 def take(run: Run, this: Pass) -> bool:
@@ -70,18 +70,19 @@ def take(run: Run, this: Pass) -> bool:
             raise
     this.ahead = END
     this.index += 1
-    run._batch = batch if run._on_cpu else to_device(batch, run.device)
+    run._state.give(batch if run._state.on_cpu else to_device(batch, run.device))
     return True
 
 
 def look_ahead(run: Run, this: Pass) -> None:
     """Reads one batch more than is played, to know whether there is one."""
-    index, batch = this.index, run._batch
+    index, batch = this.index, run._state.batch
     if isinstance(this.feed, Feed):
         this.feed.bookmark()
     if take(run, this):
-        this.ahead = run._batch
-    this.index, run._batch = index, batch
+        this.ahead = run._state.batch
+    this.index = index
+    run._state.give(batch)
 
 
 def begin_iteration(run: Run, this: Pass) -> None:
@@ -96,51 +97,51 @@ def begin_iteration(run: Run, this: Pass) -> None:
             fire(run, score.at_before_iter, score.before_stage_iter)
         if score.around_stage_iter:
             enter(run, score.at_around_iter, score.around_stage_iter, this.stage_iter_exits)
-    run._at = score.at_before_iter
-    if run._processes.many:
-        run._processes.begin_round(run, this)
-    if run._asked & SKIP_BATCH:
-        run._skipped = actions_from(this.stage, "forward")
+    run._state.reach(score.at_before_iter)
+    if run._state.processes.many:
+        begin_round(run, this)
+    if run._state.asked & SKIP_BATCH:
+        run._state.set_skipped(actions_from(this.stage, "forward"))
+
+
+def begin_round(run: Run, this: Pass) -> None:
+    """The processes that train together agree whether this batch is skipped."""
+    run._state.ask(run._state.processes.begin_round(run, this))
 
 
 def end_iteration(run: Run, this: Pass) -> bool:
     """Counts the batch, plays the ends of its spans, deletes its fields; False if no further batch is wanted."""
-    training, score, processes = this.training, this.score, run._processes
+    state, score, processes = run._state, this.score, run._state.processes
     if processes.many:
-        processes.decide(run, this)
-    if run._held and training and not run._asked & STOP and is_last(run, this):
+        boundaries.decide(run, this)
+    if state.held and this.training and not state.asked & STOP and is_last(run, this):
         release(run, this)
     count = score.count
-    samples, tokens = count_samples(run._batch) if count is None else count(run)
-    clock = run.clock
+    samples, tokens = count_samples(state.batch) if count is None else count(run)
     processes.count(run, this, samples, tokens)
-    loss = run._loss
+    loss = state.loss
     if loss is not GONE:  # as it is if the batch was skipped, or in a prediction
-        if score.plays_forward_or_loss is not None and run._forwarded != this.index:
+        if score.plays_forward_or_loss is not None and state.forwarded != this.index:
             refuse_loss_by_hand(run, score.plays_forward_or_loss)
         this.mean.add(loss, samples)
     if score.plays_iter:
         end_with_others(run, this)
-    row = run._rows["iter"]
+    row = state.rows["iter"]
     if row is not None:
         this.logged.add(row.raw(), samples)
         run._write_row("iter")
     this.iterating = False
-    if run._skipped:
-        run._skipped = NOTHING
     if run.loss_weight is not UNWEIGHTED:
         run.loss_weight = UNWEIGHTED
-    run._failing = None
-    run._last_loss, run._last_output = loss, run._output  # freed when the next ones exist, as by hand
-    run._batch = run._output = run._loss = GONE
-    if run._asked or clock.steps >= run._last_step:
+    state.end_iteration()
+    if state.asked or run.clock.steps >= state.last_step:
         return boundaries.between_iterations(run, this)
     return True
 
 
 def refuse_loss_by_hand(run: Run, who: str) -> None:
     """The caller set ``run.loss`` without the verb, which would pass over those who play in forward and loss."""
-    if not run._asked & SKIP_BATCH:
+    if not run._state.asked & SKIP_BATCH:
         raise RuntimeError(
             f"run.loss was set by hand, so the forward and loss points that {who} plays would be passed over; use "
             "run.forward(compute) with a function that sets run.output and run.loss"
@@ -157,16 +158,17 @@ def end_with_others(run: Run, this: Pass) -> None:
         leave(run, _AROUND_ITER, this.iter_exits, None)
     if score.after_iter:
         fire(run, _AFTER_ITER, score.after_iter)
-    if run._held and this.training and run._asked & END_EPOCH and not run._asked & STOP:
+    if run._state.held and this.training and run._state.asked & END_EPOCH and not run._state.asked & STOP:
         release(run, this)  # the end of the epoch was asked for only now
 
 
 def is_last(run: Run, this: Pass) -> bool:
     """Whether no further batch follows. Looks one batch ahead if the loader cannot tell its length."""
-    if run._asked & END_EPOCH or run.clock.steps >= run._last_step:
+    if run._state.asked & END_EPOCH or run.clock.steps >= run._state.last_step:
         return True
-    if run._processes.many:  # what one process sees, the others do not: only what all know counts
-        return this.rounds is not None and this.index + 1 >= this.rounds
+    known = run._state.processes.is_last(this)
+    if known is not None:
+        return known
     if this.is_at_end():
         return True
     if this.ahead is END and length_of(this.feed) is None:
@@ -178,9 +180,10 @@ def release(run: Run, this: Pass) -> None:
     """Steps on gradients that were held, since the epoch ends here; unless they are carried into the next one."""
     if run.carries_gradients:
         return
-    asked = run._asked
-    run._held = False
-    run._asked = asked & (SKIP_STEP | SKIP_ZERO_GRAD)  # what skips this batch does not skip the gradients of others
-    run._skipped = run._skipped - {"step", "zero_grad"}
+    state = run._state
+    aside = state.asked & ~(SKIP_STEP | SKIP_ZERO_GRAD)  # what skips this batch does not skip the gradients of others
+    state.drop(aside)
+    state.hold(False)
+    state.set_skipped(state.skipped - {"step", "zero_grad"})
     this.score.verbs.step(run)
-    run._asked |= asked & ~HOLD_STEP
+    state.ask(aside & ~HOLD_STEP)

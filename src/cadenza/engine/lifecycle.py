@@ -37,27 +37,24 @@ def seed(run: Run) -> None:
 
 def begin(run: Run) -> None:
     """Sets everything up and plays ``before_run``."""
-    plan, training = run._plan, run.training_state
+    plan, training = run._state.plan, run.training_state
     move_to(run.device, run.module, run.criterion, run.optimizers)
-    run._processes = training.strategy.begin(run)
+    run._state.join(training.strategy.begin(run))
     if run.mode == "fit":
         seed(run)
         clear_gradients(run)
         run.clock.start()
-        run._resume.load(run, plan.callbacks)
+        run._state.resume.load(run, plan.callbacks)
     plan.begin(run)
     for callback in plan.callbacks:
         fire(run, POINTS["after_register"], plan.own(callback, "after_register"))
     if not training.launched:
         training.launched = True
         fire(run, POINTS["after_launch"], plan.after_launch)
-    fire(run, POINTS["before_run"], run._plan.before_run)  # by now it may be one that times its players
-    enter(run, POINTS["around_run"], run._plan.around_run, run._exits)
+    fire(run, POINTS["before_run"], run._state.plan.before_run)  # by now it may be one that times its players
+    enter(run, POINTS["around_run"], run._state.plan.around_run, run._state.exits)
     plan.check(run)
-    if run._resume.is_resuming:
-        fire(run, POINTS["after_load"], run._plan.after_load)
-        if run._resume.position is None:
-            run._resume.arrive(run)
+    run._state.resume.loaded(run)
 
 
 def move_to(device: torch.device, module: nn.Module, criterion: object, optimizers: Sequence[Optimizer]) -> None:
@@ -89,20 +86,18 @@ def clear_gradients(run: Run) -> None:
 
 def finish(run: Run) -> None:
     """Ends whatever is still open, plays ``after_run``, and closes the callbacks."""
-    for frame in run._open:
+    for frame in run._state.frames:
         frame.abandoned = True
     passes.settle(run)
-    leave(run, POINTS["around_run"], run._exits, None)
+    leave(run, POINTS["around_run"], run._state.exits, None)
     if run.mode != "fit":
         run._write_row("epoch")
-    fire(run, POINTS["after_run"], run._plan.after_run)
-    run._processes.settle(run)
+    fire(run, POINTS["after_run"], run._state.plan.after_run)
+    boundaries.settle_requests(run)
     run._write_row("epoch")
-    run._ending = True
-    if run._resume.is_resuming:  # the epoch in which it was saved was never opened: there is nothing new to save
-        run._asked &= ~SAVE
-        run._resume.leave(run)
-    if run._asked & SAVE:
+    run._state.begin_last_save()
+    run._state.resume.leave(run)
+    if run._state.asked & SAVE:
         boundaries.serve_save(run)
     boundaries.tell_saved(run)
     restore_unread(run)
@@ -116,12 +111,12 @@ def warn_of_what_never_came(run: Run) -> None:
     if run.mode != "fit":
         return
     whole = run.clock.epochs - (run.stop_reason is not None)  # one that was stopped may have had no validation
-    followed = {callback.monitor: callback.name for callback in reversed(run._plan.callbacks) if callback.monitor}
+    followed = {callback.monitor: callback.name for callback in reversed(run._state.plan.callbacks) if callback.monitor}
     for metric, who in followed.items():
         if whole > 0 and metric not in run.history:
             warn(f"{who} watches {unknown_metric(metric, run.metrics)}")
     if run.stop_reason is None:
-        for said in filter(None, (callback._waits_for(run) for callback in run._plan.callbacks)):
+        for said in filter(None, (callback._waits_for(run) for callback in run._state.plan.callbacks)):
             warn(said)
 
 
@@ -130,41 +125,44 @@ def fail(run: Run, error: BaseException) -> BaseException:
     be raised: under many processes what one of them raised first, and otherwise ``error``."""
     if run.error is not None:
         return error
-    note(run, error, f"the loop after {run._at.name}" if run._at else "the run")
-    error = run._processes.failed(run, error)
+    note(run, error, f"the loop after {run._state.at.name}" if run._state.at else "the run")
+    error = run._state.processes.failed(run, error)
     run.error = error
-    if run._owed not in (None, error):
-        note_further(error, run._owed, "an around that was left by break")
-    for frame in reversed(run._open):
+    if run._state.owed not in (None, error):
+        note_further(error, run._state.owed, "an around that was left by break")
+    for frame in reversed(run._state.frames):
         frame.leave(run, error)
         frame.closed = True
-    leave(run, POINTS["around_run"], run._exits, error)
-    for player in run._plan.after_error:
+    leave(run, POINTS["around_run"], run._state.exits, error)
+    for player in run._state.plan.after_error:
         try:
             fire(run, POINTS["after_error"], (player,))
         except BaseException as further:
-            note_further(error, further, f"{run._plan.label('after_error', player)} at after_error")
-    run._open.clear()
-    run._forget()
-    run.stage, run._pass = None, run._outside
+            note_further(error, further, f"{run._state.plan.label('after_error', player)} at after_error")
+    run._state.frames.clear()
+    run._state.forget()
+    run.stage = None
+    run._state.set_current(run._state.outside)
     close(run, error)
-    run._processes.rest()
+    run._state.processes.rest()
     return error
 
 
 def close(run: Run, error: BaseException | None) -> None:
     """Closes every callback, whatever the others do; the first error of an orderly end is raised. The experiment is
     the last one: until then the others may write into its folder, and nobody else does."""
-    run._ended = True
-    run._processes.end()
+    run._state.end()
+    run._state.processes.end()
     if run.mode == "fit":
         run.clock.pause()
         run.training_state.stop_reason = run.stop_reason
     first: BaseException | None = None
-    closing = sorted((*run._plan.callbacks, *run._removed), key=lambda callback: callback is run.experiment)
+    closing = sorted((*run._state.plan.callbacks, *run._state.removed), key=lambda callback: callback is run.experiment)
     ends = [(f"{callback._label or callback.name}.close", callback.close) for callback in closing]
     ends += [
-        (f"closing the {name} loader", feed.close) for name, (_, feed) in run._feeds.items() if isinstance(feed, Feed)
+        (f"closing the {name} loader", feed.close)
+        for name, (_, feed) in run._state.feeds.items()
+        if isinstance(feed, Feed)
     ]
     for where, end in ends:
         try:
@@ -175,11 +173,11 @@ def close(run: Run, error: BaseException | None) -> None:
                 first = first or late
             else:
                 note_further(error, late, where)
-    run._resume.release()
-    run._plan.end(run)
-    run._plan.executor.end()
-    run._set_fields()
-    run._last_loss = run._last_output = None
+    run._state.resume.release()
+    run._state.plan.end(run)
+    run._state.plan.executor.end()
+    run._state.set_fields()
+    run._state.let_go()
     if first is not None:
         run.error = first
         raise first

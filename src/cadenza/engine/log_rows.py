@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -16,10 +16,6 @@ from cadenza.engine.stack import Pass
 from cadenza.history import PLACES, History, Metrics, Row, as_scalar
 from cadenza.points import POINTS, STAGES
 
-if TYPE_CHECKING:
-    from cadenza.engine.stack import Frame
-    from cadenza.plan import Plan
-
 
 class Rows(Requests):
     """The part of a run that writes the history: one row an iteration, one an epoch, one a nested validation."""
@@ -28,16 +24,7 @@ class Rows(Requests):
     epoch: int
     history: History
     metrics: Metrics
-    stage: str | None
     row: Row | None
-    _open: list[Frame]
-    _plan: Plan
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.row = None
-        self._first_row_of_epoch = 0
-        self._rows: dict[str, Row | None] = {"iter": None, "pass": None, "epoch": None}
 
     def log(
         self,
@@ -61,29 +48,29 @@ class Rows(Requests):
             raise ValueError(f'over is "mean", "last", "sum", "max" or "min", not {over!r}')
         if over_ranks not in (None, "mean"):
             raise ValueError(f'over_ranks is None or "mean", not {over_ranks!r}')
-        inside = self._pass.iterating
+        inside = self._state.current.iterating
         for one, number in ({name: value} if isinstance(name, str) else several(name, value)).items():
             if one in PLACES:
                 raise ValueError(f"{one!r} says where a row was written and cannot be the name of a metric")
             if over_ranks is not None and not inside:
-                number = self._processes.log_now(self, one, number)  # type: ignore[arg-type]
+                number = self._state.processes.log_now(self, one, number)  # type: ignore[arg-type]
             scalar = as_scalar(one, number)
-            if inside and self._pass.logged.over.setdefault(one, over) != over and one not in _LOSSES:
+            if inside and self._state.current.logged.over.setdefault(one, over) != over and one not in _LOSSES:
                 raise ValueError(
                     f"{one!r} is logged with over={over!r} here, and elsewhere in this pass with over="
-                    f"{self._pass.logged.over[one]!r}: give it the same everywhere, or another name"
+                    f"{self._state.current.logged.over[one]!r}: give it the same everywhere, or another name"
                 )
             self.metrics.put(one, scalar)
             self._current_row().put(one, scalar)
             if over_ranks is not None and inside:
-                self._processes.log_later(self._current_row(), one, self._pass.index)
+                self._state.processes.log_later(self._current_row(), one, self._state.current.index)
 
     def _log_over_pass(self, prefix: str, mean: Tensor | None, logged: dict[str, Any], *, counts: bool) -> None:
         """As a pass ends: its mean loss, if it ``counts``, and the values over it of what its iterations logged."""
         own = f"{prefix}loss"
         if mean is not None and counts:
             self.log(own, mean)
-        row = self._rows[self._kind_of_row()]
+        row = self._state.rows[self._kind_of_row()]
         for name in {own, *_LOSSES} & logged.keys():
             if row is not None and name in row:  # it is the engine's, whoever else logs by that name
                 del logged[name]
@@ -94,9 +81,15 @@ class Rows(Requests):
             self.log(logged)
 
     @property
+    def open_row(self) -> dict[str, float] | None:
+        """What was logged so far into the row that outlives this iteration: that of the epoch or of a nested pass."""
+        row = self._state.rows[self._kind_of_row()]
+        return None if row is None else dict(row)
+
+    @property
     def rows_of_epoch(self) -> list[Row]:
         """The rows that were written since the epoch began; in a resumed one those before the interruption too."""
-        return self.history.rows[self._first_row_of_epoch :]
+        return self.history.rows[self._state.first_row :]
 
     def measured(self, name: str) -> bool:
         """Whether ``name`` was logged in this epoch, so that its value is new."""
@@ -106,23 +99,23 @@ class Rows(Requests):
         """Whether ``name`` was logged since the last step, so that its value is that of the weights as they are."""
         if name not in self.metrics:
             return False
-        rows, now, whole = self.history.rows, self.clock.steps, self._rows["epoch"]
+        rows, now, whole = self.history.rows, self.clock.steps, self._state.rows["epoch"]
         if self.stage == "train":  # in mid-epoch, where this is asked after each iteration
             newest = takewhile(lambda row: row.at["step"] == now, (row for row in reversed(rows) if row is not whole))
             return any(name in row for row in newest)
-        return any(name in row and (row is whole or row.at["step"] == now) for row in rows[self._first_row_of_epoch :])
+        return any(name in row and (row is whole or row.at["step"] == now) for row in rows[self._state.first_row :])
 
     def _current_row(self) -> Row:
         kind = self._kind_of_row()
-        row = self._rows[kind]
+        row = self._state.rows[kind]
         if row is None:
-            row = self._rows[kind] = self._new_row(kind)
+            row = self._state.rows[kind] = self._new_row(kind)
         return row
 
     def _kind_of_row(self) -> str:
-        if self._pass.iterating:
+        if self._state.current.iterating:
             return "iter"
-        outer = self._open[-2] if len(self._open) > 1 else None
+        outer = self._state.frames[-2] if len(self._state.frames) > 1 else None
         return "pass" if isinstance(outer, Pass) and outer.iterating else "epoch"
 
     def _new_row(self, kind: str) -> Row:
@@ -135,14 +128,14 @@ class Rows(Requests):
 
     def _write_row(self, kind: str) -> None:
         """The row is complete: tells those who listen, and lets it go."""
-        self.row, self._rows[kind] = self._rows[kind], None
+        self.row, self._state.rows[kind] = self._state.rows[kind], None
         if self.row is None:
             return
         if self.mode == "fit":
             self.row.at.update(step=self.clock.steps, batch=self.clock.batches)
         self.row.complete = True
-        if self._plan.after_log:
-            fire(self, POINTS["after_log"], self._plan.after_log)  # type: ignore[arg-type]
+        if self._state.plan.after_log:
+            fire(self, POINTS["after_log"], self._state.plan.after_log)  # type: ignore[arg-type]
         self.row = None
 
 

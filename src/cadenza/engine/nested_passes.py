@@ -10,9 +10,9 @@ import torch
 
 from cadenza.data import gather, to_device
 from cadenza.data.loader import check_kind
-from cadenza.engine.fields import GONE
 from cadenza.engine.running_mean import Mean
 from cadenza.engine.stack import Outside
+from cadenza.engine.state import GONE
 from cadenza.foundation.module_modes import flags_of, set_flags
 from cadenza.foundation.rng import rng_kept
 
@@ -53,10 +53,10 @@ def evaluate(run: Run, loader: Iterable[Any]) -> dict[str, float]:
             run.batch = to_device(batch, run.device)
             with run.autocast():
                 run.main.on_val_forward(run)
-                if run._loss is GONE:
+                if run._state.loss is GONE:
                     run.main.on_iter_loss(run)
             mean.add(run.loss, run.main.count(run)[0])
-            run._loss = GONE
+            run._state.set_loss(GONE)
     value = mean.value()
     if value is None:
         raise ValueError("the loader gave no batch to evaluate")
@@ -66,16 +66,18 @@ def evaluate(run: Run, loader: Iterable[Any]) -> dict[str, float]:
 @contextlib.contextmanager
 def _aside(run: Run, stage: str) -> Iterator[QuietPass]:
     """Everything that a nested pass could disturb is put aside, and brought back however it ends."""
-    fields, outer_stage, outer_pass = run._fields(), run.stage, run._pass
-    run._set_fields()
+    fields, outer_stage, outer_pass = run._state.fields(), run.stage, run._state.current
+    run._state.set_fields()
     flags = flags_of(run.module)
     mode = torch.inference_mode if run.main.inference_mode else torch.no_grad
-    run.stage, run._pass = stage, (this := QuietPass())
+    run.stage, this = stage, QuietPass()
+    run._state.set_current(this)
     run.module.eval()
     try:
         with rng_kept(run.device), mode():
             yield this
     finally:
         set_flags(flags)
-        run.stage, run._pass = outer_stage, outer_pass
-        run._set_fields(fields)
+        run.stage = outer_stage
+        run._state.set_current(outer_pass)
+        run._state.set_fields(fields)

@@ -18,7 +18,7 @@ from cadenza.engine import boundaries
 from cadenza.engine.dispatch import enter, fire, leave, out_of_a_generator
 from cadenza.engine.iteration import begin_iteration, end_iteration, end_of_loader, fetch_with_others, release, take
 from cadenza.engine.open_loader import begin_reading
-from cadenza.engine.requests import END_EPOCH, OF_ITERATION, OF_PASS, REPLAN, SKIP_BATCH, SKIP_VALIDATION, STOP
+from cadenza.engine.requests import END_EPOCH, OF_ITERATION, OF_PASS, REPLAN, SKIP_BATCH, SKIP_VALIDATION, STOP, grant
 from cadenza.engine.stack import Epoch, Frame, Pass, each_verb, take_back, verbs_of
 from cadenza.engine.stalled import check_idle, mark_weights
 from cadenza.foundation.module_modes import flags_of
@@ -35,7 +35,7 @@ def _settling(verb: str) -> Callable[..., Any]:
 
     def settle_first(run: Run, *args: Any) -> Any:
         settle(run)
-        return getattr(run._verbs, verb)(run, *args)
+        return getattr(run._state.verbs, verb)(run, *args)
 
     return settle_first
 
@@ -54,16 +54,16 @@ def abandon(run: Run, frame: Frame) -> None:
     """
     if frame.closed:
         return
-    run._verbs = _SETTLING_VERBS
-    known = run._failing is not None or left_by_break(sys._getframe(2))
-    for above in reversed(run._open[run._open.index(frame) :]):
+    run._state.use_verbs(_SETTLING_VERBS)
+    known = run._state.failing is not None or left_by_break(sys._getframe(2))
+    for above in reversed(run._state.frames[run._state.frames.index(frame) :]):
         above.abandoned = True
         if not known:
             continue
         try:
-            above.leave(run, run._failing)
+            above.leave(run, run._state.failing)
         except BaseException as error:
-            run._owed = run._owed or error  # raised here it would be lost: the next verb raises it
+            run._state.owe(run._state.owed or error)  # raised here it would be lost: the next verb raises it
 
 
 def left_by_break(caller: FrameType | None) -> bool:
@@ -82,15 +82,18 @@ def left_by_break(caller: FrameType | None) -> bool:
 
 def settle(run: Run, frame: Frame | None = None) -> None:
     """Ends abandoned frames; with ``frame``, everything above it, since the loop over ``frame`` goes on."""
-    if run._owed is not None:
-        owed, run._owed = run._owed, None
+    if run._state.owed is not None:
+        owed = run._state.owed
+        run._state.owe(None)
         raise owed
-    while run._open and (run._open[-1].abandoned if frame is None else run._open[-1] is not frame):
-        top = run._open[-1]
+    while run._state.frames and (
+        run._state.frames[-1].abandoned if frame is None else run._state.frames[-1] is not frame
+    ):
+        top = run._state.frames[-1]
         top.abandoned = False
         top.leave(run, None)
         finish(run, top)
-    run._verbs = verbs_of(run)
+    run._state.use_verbs(verbs_of(run))
 
 
 def finish(run: Run, frame: Frame) -> None:
@@ -122,20 +125,18 @@ def epochs(run: Run) -> Iterator[int]:
             abandon(run, this)
             raise
         except StopIteration as error:
-            run._failing = out_of_a_generator(run, error)
-            raise run._failing from error
+            run._state.fail(instead := out_of_a_generator(run, error))
+            raise instead from error
         except BaseException as error:
-            run._failing = error
+            run._state.fail(error)
             raise
 
 
 def begin_epoch(run: Run, this: Epoch) -> None:
-    run._open.append(this)
-    run._epoch = this
-    run._first_row_of_epoch = len(run.history)
-    run._asked &= ~(OF_ITERATION | OF_PASS)
-    plan = run._plan
-    run._resume.reopen_epoch(run)
+    run._state.open_epoch(this, len(run.history))
+    run._state.drop(OF_ITERATION | OF_PASS)
+    plan = run._state.plan
+    run._state.resume.reopen_epoch(run)
     if plan.before_epoch:
         fire(run, POINTS["before_epoch"], plan.before_epoch)
     if plan.around_epoch:
@@ -144,9 +145,9 @@ def begin_epoch(run: Run, this: Epoch) -> None:
 
 def end_epoch(run: Run, this: Epoch) -> None:
     """The learning rate, the best value, the end of the epoch, and what was asked for there."""
-    plan = run._plan
-    counts = this.trained or not (run._asked & STOP or run.clock.steps >= run._last_step)
-    if counts and not run._asked & STOP and run.main.lr_every == "epoch":
+    plan = run._state.plan
+    counts = this.trained or not (run._state.asked & STOP or run.clock.steps >= run._state.last_step)
+    if counts and not run._state.asked & STOP and run.main.lr_every == "epoch":
         plan.adjust_lr(run)
     boundaries.check_best(run)
     leave(run, POINTS["around_epoch"], this.exits, None)
@@ -154,12 +155,12 @@ def end_epoch(run: Run, this: Epoch) -> None:
         run.clock.epochs += 1
     if plan.after_epoch:
         fire(run, POINTS["after_epoch"], plan.after_epoch)
-    run._processes.end_epoch(run)
+    grant(run, run._state.processes.end_epoch(run))
     if plan.after_epoch:
         boundaries.check_best(run)  # again, since it may have been logged only now
     boundaries.refuse_unknown_watch(run)
     run._write_row("epoch")
-    run._open.pop().closed = True
+    run._state.frames.pop().closed = True
     boundaries.between_epochs(run)
 
 
@@ -170,29 +171,29 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
     """One pass of ``stage`` over ``loader``: yields each batch, and ends its iteration when the next is asked for."""
     settle(run)
     boundaries.may_open(run, stage)
-    if run._asked & REPLAN:
+    if run._state.asked & REPLAN:
         boundaries.replan(run)
-    run._processes.settle(run)
-    if run._asked & STOP or (stage == "val" and run._asked & SKIP_VALIDATION):
+    boundaries.settle_requests(run)
+    if run._state.asked & STOP or (stage == "val" and run._state.asked & SKIP_VALIDATION):
         return
-    if run._resume.skips(run, stage, name):
+    if run._state.resume.skips(run, stage, name):
         return
     this = Pass(run, stage, name)
     try:
         ended = begin_pass(run, this, loader)
-        while not (run._asked & _NO_FURTHER or ended):
+        while not (run._state.asked & _NO_FURTHER or ended):
             found = fetch_with_others(run, this) if this.score.plays_fetch else take(run, this)
-            if run._processes.many:
-                found = run._processes.keep_step(run, this, found)
+            if run._state.processes.many:
+                found = run._state.processes.keep_step(run, this, found)
             if not found:
                 end_of_loader(run, this)
                 break
             begin_iteration(run, this)
-            if not run._asked & SKIP_BATCH:
-                yield run._batch
+            if not run._state.asked & SKIP_BATCH:
+                yield run._state.batch
                 if this.closed:
                     return
-                if run._open[-1] is not this:
+                if run._state.frames[-1] is not this:
                     settle(run, this)
             if not end_iteration(run, this):
                 break
@@ -201,31 +202,28 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
         abandon(run, this)
         raise
     except StopIteration as error:
-        run._failing = out_of_a_generator(run, error)
-        raise run._failing from error
+        run._state.fail(instead := out_of_a_generator(run, error))
+        raise instead from error
     except BaseException as error:
-        run._failing = error
+        run._state.fail(error)
         raise
 
 
 def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
     """Opens a pass. Answers whether it had all its steps before the run was interrupted: only its end is played."""
     if not this.training:
-        if run._open:
-            run._resume.arrive(run)
-        if run.mode == "fit" and run._plan.saver is not None and isinstance(run._open[-1], Epoch):
+        if run._state.frames:
+            run._state.resume.arrive(run)
+        if run.mode == "fit" and run._state.plan.saver is not None and isinstance(run._state.frames[-1], Epoch):
             this.beginning = run.training_state.beginning(run)  # what a save within this evaluation would save
-    run._open.append(this)
-    run._pass = this
-    run._verbs = this.score.verbs
-    run._forwarded = -1
+    run._state.open_pass(this)
     run.stage, run.loader_name = this.stage, this.name
     run.metrics.clear_stage(this.prefix)
     set_mode(run, this)
     score = this.score
     this.loader = loader if loader is not None else loader_for(run, this.stage)
     remember_loader(run, this)
-    run._resume.reopen_pass(run, this)
+    run._state.resume.reopen_pass(run, this)
     if score.before_stage_epoch:
         fire(run, score.at_before_epoch, score.before_stage_epoch)
     if score.around_stage_epoch:
@@ -235,11 +233,9 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
     begin_reading(run, this)
     if this.training:
         mark_weights(run, this)
-    run._processes.begin_pass(run, this)
-    if run._resume.is_resuming:
-        run._resume.arrive(run)
-        return this.training and boundaries.has_all_steps(run, this)
-    return False
+    run._state.processes.begin_pass(run, this)
+    run._state.resume.arrive(run)
+    return this.training and this.resumed and boundaries.has_all_steps(run, this)
 
 
 def set_mode(run: Run, this: Pass) -> None:
@@ -269,7 +265,7 @@ def loader_for(run: Run, stage: str) -> Any:
 
 def end_pass(run: Run, this: Pass) -> None:
     score = this.score
-    if run._held and this.stage == "train" and not run._asked & STOP:
+    if run._state.held and this.stage == "train" and not run._state.asked & STOP:
         release(run, this)  # the loader ended sooner than it said
     if this.training and not this.resumed:
         check_idle(run, this)
@@ -277,20 +273,20 @@ def end_pass(run: Run, this: Pass) -> None:
     this.restore_flags()
     if isinstance(this.feed, Feed):
         this.feed.end()
-    run._last_loss = run._last_output = None
-    whole = this.complete or bool(run._asked & END_EPOCH)
-    mean, logged = run._processes.over_pass(run, this)
-    counts = this.complete or this.stage == "train" or not run._asked & STOP
+    run._state.let_go()
+    whole = this.complete or bool(run._state.asked & END_EPOCH)
+    mean, logged = run._state.processes.over_pass(run, this)
+    counts = this.complete or this.stage == "train" or not run._state.asked & STOP
     run._log_over_pass(this.prefix, mean, logged, counts=counts)
     if this.stage == "train" and whole:
-        run._epoch.trained = True
+        run._state.epoch_frame.trained = True
     if score.after_stage_epoch:
         fire(run, score.at_after_epoch, score.after_stage_epoch)
-    run._processes.end_pass(run)
+    run._state.processes.end_pass(run)
     run._write_row("pass")
-    run._open.pop().closed = True
+    run._state.frames.pop().closed = True
     take_back(run, this.outer)
-    if run._open and isinstance(run._open[-1], Epoch):
-        run._open[-1].done.append((this.stage, this.name))
-    if this.stage == "val" and whole and run._pass.iterating:
+    if run._state.frames and isinstance(run._state.frames[-1], Epoch):
+        run._state.frames[-1].done.append((this.stage, this.name))
+    if this.stage == "val" and whole and run._state.current.iterating:
         boundaries.check_best(run, this.prefix)

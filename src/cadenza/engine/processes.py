@@ -5,19 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from torch import Tensor
 
 from cadenza.clock import Cadence, Duration
-from cadenza.engine.requests import BIT
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
     from cadenza.engine.stack import Outside, Pass
     from cadenza.run import Run
+
+
+Granted: TypeAlias = tuple[str, str | None]
+"""A request on which the processes have decided, and the reason of a stop."""
 
 
 class World(Protocol):
@@ -43,7 +46,7 @@ class Strategy(Protocol):
     def refresh(self, run: Run, processes: Any) -> None: ...
     def why_not_recorded(self, run: Run, mode: str) -> str | None: ...
     def reduce_apart(self, run: Run, processes: Any) -> None: ...
-    def reduce_along(self, run: Run, processes: Any) -> None: ...
+    def reduce_along(self, processes: Any) -> None: ...
 
 
 class Processes:
@@ -56,33 +59,36 @@ class Processes:
     debug = False
     many = False
     """Whether others take part. Where this is asked instead of calling a method, the call would cost each step."""
+    size = 1
+    """How many there are."""
     crew: Any = None
     """Who saves together, if each process stores its own part of a checkpoint."""
 
     # Requests -------------------------------------------------------------------------------------------------------
 
-    def ask(self, run: Run, request: str, reason: str | None = None) -> None:
-        """A callback asked for something: this process, or all of them at the same step, do it."""
-        if request == "stop" and run.stop_reason is None:
-            run.stop_reason = reason
-        run._asked |= BIT[request]
+    def ask(self, run: Run, request: str, reason: str | None = None) -> bool:
+        """A callback asked for something. Returns whether it is decided now; many processes decide later, together."""
+        return True
 
     def waiting(self, run: Run) -> list[list[Any]]:
         """What was asked here and is not agreed on yet."""
         return []
 
-    def wait_again(self, run: Run, request: str, rule: str, reason: str | None) -> None:
-        """Asks again for what was waiting when the run was interrupted."""
-        self.ask(run, request, reason)
+    def wait_again(self, request: str, rule: str, reason: str | None) -> bool:
+        """Asks again for what was waiting when the run was interrupted. Returns whether it is decided now."""
+        return True
 
-    def skip(self, run: Run, mask: int) -> None:
-        """All agree on the skips in ``mask``."""
+    def skip(self, run: Run, mask: int) -> int:
+        """All agree on the skips in ``mask``. Returns those that are decided now, beside what was asked here."""
+        return 0
 
-    def decide(self, run: Run, this: Pass) -> None:
+    def decide(self, run: Run, this: Pass) -> Iterable[Granted]:
         """All decide between two iterations on what was asked."""
+        return ()
 
-    def settle(self, run: Run) -> None:
+    def settle(self, run: Run) -> Iterable[Granted]:
         """All decide at the boundary of a pass, an epoch or the run."""
+        return ()
 
     def cadence(self, run: Run, interval: str | Duration) -> Cadence:
         return Cadence(interval, run.clock)
@@ -93,13 +99,26 @@ class Processes:
 
     def end_pass(self, run: Run) -> None: ...
 
-    def end_epoch(self, run: Run) -> None: ...
+    def end_epoch(self, run: Run) -> Iterable[Granted]:
+        return ()
+
+    def is_last(self, this: Pass) -> bool | None:
+        """Whether no process has a further batch; None if this process looks for itself."""
+        return None
+
+    def counts_of(self, this: Pass) -> dict[str, Any]:
+        """What a checkpoint keeps of how much the processes have seen in the open pass."""
+        return {}
+
+    def restore_counts(self, this: Pass, saved: Mapping[str, Any]) -> None: ...
 
     def keep_step(self, run: Run, this: Pass, found: bool) -> bool:
         """Whether there is a batch to play here after a fetch that ``found`` one or not."""
         return found
 
-    def begin_round(self, run: Run, this: Pass) -> None: ...
+    def begin_round(self, run: Run, this: Pass) -> int:
+        """Before the forward. Returns the skips on which all have agreed."""
+        return 0
 
     def count(self, run: Run, this: Pass, samples: int, tokens: int) -> None:
         """Counts a batch."""
@@ -152,6 +171,12 @@ class Processes:
 
     reduces_apart = False
     """Whether gradients are put together after the backward and not in it."""
+
+    def reduce_apart(self, run: Run) -> None:
+        """From here on gradients are put together between two parts of a step that can be recorded, and not in them."""
+
+    def reduce_along(self, run: Run) -> None:
+        """Takes ``reduce_apart`` back, for the runs to come."""
 
     def refuse_passed_by(self, run: Run) -> None:
         """Before a backward: the model that puts gradients together must have been called."""

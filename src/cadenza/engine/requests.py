@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from cadenza.engine.fields import Fields
 from cadenza.points import REQUESTS, SPAN
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback
-    from cadenza.engine.processes import Processes
+    from cadenza.engine.state import State
 
 BIT: dict[str, int] = {name: 1 << position for position, name in enumerate(REQUESTS)}
 
@@ -26,7 +25,7 @@ STOP = BIT["stop"]
 REPLAN = 1 << len(BIT)
 """Not a request of the table: a callback was added to or removed from a running trainer."""
 EXCHANGE = REPLAN << 1
-"""Nor is this: ``run._exchange`` is to be called between this iteration and the next, to play another plan."""
+"""Nor is this: ``run._state.exchange`` is to be called between this iteration and the next, to play another plan."""
 SAVED = EXCHANGE << 1
 """Nor this: checkpoints were committed, which ``after_save`` tells at the next safe point."""
 
@@ -53,14 +52,21 @@ def declared_skips(callbacks: Sequence[Callback]) -> int:
     return sum(BIT[name] for name in names) & OF_ITERATION
 
 
-class Requests(Fields):
+def grant(run: Requests, requests: Iterable[tuple[str, str | None]]) -> None:
+    """These requests are decided: from here on they act."""
+    for request, reason in requests:
+        if request == "stop" and run.stop_reason is None:
+            run.stop_reason = reason
+        run._state.ask(BIT[request])
+
+
+class Requests:
     """What callbacks may ask. A request is recorded, the other players of the point still play, then the loop acts."""
 
-    _asked: int
-    _replaying: bool
     mode: str
+    stage: str | None
     stop_reason: str | None
-    _processes: Processes
+    _state: State
 
     def skip_batch(self) -> None:
         """Enter no further action of this iteration. The batch counts as seen."""
@@ -98,7 +104,7 @@ class Requests(Fields):
 
     def stop(self, reason: str = "") -> None:
         """Finish this iteration and end the run, in order."""
-        why = reason or f"asked at {self._at.name if self._at else 'the start'}"
+        why = reason or f"asked at {self._state.at.name if self._state.at else 'the start'}"
         self._ask("stop", why)
 
     @property
@@ -107,22 +113,29 @@ class Requests(Fields):
         raise NotImplementedError  # pragma: no cover
 
     def _ask(self, request: str, reason: str | None = None) -> None:
-        point, stage = self._at, self.stage
+        point, stage = self._state.at, self.stage
         if request != "stop" and point is not None:
-            again = self._replaying and BIT[request] & OF_ITERATION
+            again = self._state.recomputing and BIT[request] & OF_ITERATION
             if (
                 again
                 or (self.mode != "fit" and request in ("save", "skip_validation"))
                 or not point.takes(request, stage)
             ):
                 raise RuntimeError(self._too_late(request, again=bool(again)))
-        self._processes.ask(self, request, reason)  # type: ignore[arg-type]
+        if self._state.processes.ask(self, request, reason):  # type: ignore[arg-type]
+            grant(self, [(request, reason)])
+
+    def is_asked(self, request: str) -> bool:
+        """Whether ``request`` was asked, and decided on, and is not met yet."""
+        return bool(self._state.asked & BIT[request])
 
     def _too_late(self, request: str, *, again: bool) -> str:
         if self.mode != "fit" and request in ("save", "skip_validation"):
             return f"run.{request}() is for fit; this run is in mode {self.mode!r}"
         told = REQUESTS[request]
-        here = f"{self._at.name if self._at else 'the start'} ({self.stage or 'between stages'}, {self.mode})"
+        here = (
+            f"{self._state.at.name if self._state.at else 'the start'} ({self.stage or 'between stages'}, {self.mode})"
+        )
         if again:
             return f"run.{request}() cannot be met while a batch is played again inside a step; ask before that"
         stages = "" if len(told.stages) > 1 else f" of the {told.stages[0]} stage"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cadenza.engine.fields import OnPage
+from cadenza.engine.state import OnPage
 from cadenza.history import read
 
 WAYS = ("mean", "last", "sum", "max", "min")

@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 
 from cadenza.data import length_of
 from cadenza.engine.dispatch import Exits, leave
-from cadenza.engine.fields import GONE, NOTHING, UNWEIGHTED
 from cadenza.engine.requests import OF_ITERATION, OF_PASS
 from cadenza.engine.running_mean import Logged, Mean
+from cadenza.engine.state import GONE, NOTHING, UNWEIGHTED
 from cadenza.foundation.module_modes import Flags, set_flags
 from cadenza.points import POINTS
 
@@ -103,7 +103,7 @@ class Pass(Frame):
         self.stage = stage
         self.training = stage == "train"
         self.name = name
-        self.score: StageScore = run._plan.stages[stage]
+        self.score: StageScore = run._state.plan.stages[stage]
         self.prefix = f"{stage}/{name}/" if name else f"{stage}/"
         self.exits: Exits = []
         self.iter_exits: Exits = []
@@ -129,7 +129,7 @@ class Pass(Frame):
         self.outer = put_aside(run)
         self.flags: Flags = []
         self.marked: tuple[int, list[int]] | None = None
-        self.resumed = run._resume.is_resuming
+        self.resumed = run._state.resume.is_resuming
 
     def leave(self, run: Run, error: BaseException | None) -> None:
         try:
@@ -168,35 +168,36 @@ class Outside:
         self.logged = Logged()
 
 
-_OF_PASS = ("stage", "loader_name", "loss_weight", "_at", "_forwarded", "_pass", "_skipped")
-
-
 def put_aside(run: Run) -> dict[str, Any]:
     """Takes away what belongs to the outer iteration while a nested pass goes on."""
+    state = run._state
     outer = {
-        "fields": run._fields(),
-        "asked": run._asked & (OF_ITERATION | OF_PASS),
-        "row": run._rows["iter"],
-        "own": {name: getattr(run, name) for name in _OF_PASS},
+        "fields": state.fields(),
+        "asked": state.asked & (OF_ITERATION | OF_PASS),
+        "row": state.rows["iter"],
+        "pass": state.of_pass(),
+        "own": (run.stage, run.loader_name, run.loss_weight),
     }
-    run._set_fields()
-    if run._pass.iterating:
-        run._asked &= ~(OF_ITERATION | OF_PASS)
-    run._rows["iter"], run._skipped, run.loss_weight = None, NOTHING, UNWEIGHTED
+    state.set_fields()
+    if state.current.iterating:
+        state.drop(OF_ITERATION | OF_PASS)
+    state.rows["iter"], run.loss_weight = None, UNWEIGHTED
+    state.set_skipped(NOTHING)
     return outer
 
 
 def take_back(run: Run, outer: dict[str, Any]) -> None:
-    run._set_fields(outer["fields"])
-    run._asked &= ~(OF_ITERATION | OF_PASS)
-    run._rows["iter"] = outer["row"]
-    for name, value in outer["own"].items():
-        setattr(run, name, value)
-    run._verbs = verbs_of(run)
-    if run._pass.iterating:
-        run._asked |= outer["asked"]
+    state = run._state
+    state.set_fields(outer["fields"])
+    state.drop(OF_ITERATION | OF_PASS)
+    state.rows["iter"] = outer["row"]
+    run.stage, run.loader_name, run.loss_weight = outer["own"]
+    state.restore_pass(outer["pass"])
+    state.use_verbs(verbs_of(run))
+    if state.current.iterating:
+        state.ask(outer["asked"])
 
 
 def verbs_of(run: Run) -> Verbs:
     """What the verbs do in the pass that is open; a new plan may have been made since it began."""
-    return run._pass.score.verbs if isinstance(run._pass, Pass) else NO_VERBS
+    return run._state.current.score.verbs if isinstance(run._state.current, Pass) else NO_VERBS

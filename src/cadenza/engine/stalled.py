@@ -28,31 +28,31 @@ def check_idle(run: Run, this: Pass) -> None:
     if this.marked is None:  # it failed before its first batch
         return
     steps, versions = this.marked
-    if run.clock.steps != steps or run._asked & STOP:
-        run._idle = 0
+    if run.clock.steps != steps or run._state.asked & STOP:
+        run._state.count_idle(None)
         return
-    before = run._idle
-    run._idle += this.index + 1
+    before = run._state.idle
+    run._state.count_idle(this.index + 1)
     if not before and versions != _versions(run):
         warn(
             "the weights have changed, but the run has made no step: optimizer.step() in a loop of your own passes by "
             "whoever plays at the step (averages, schedules), and clock.steps. Call run.step(), which steps as "
             "on_iter_step of the main callback says"
         )
-    if run.num_steps is not None and before and run._idle >= ENOUGH:
+    if run.num_steps is not None and before and run._state.idle >= ENOUGH:
         raise RuntimeError(
-            f"{run._idle} batches in a row made no step, so the {run.num_steps} steps would never be reached: all were "
-            "skipped or dropped, or a loop of your own steps without run.step()"
+            f"{run._state.idle} batches in a row made no step, so the {run.num_steps} steps would never be reached: "
+            "all were skipped or dropped, or a loop of your own steps without run.step()"
         )
 
 
 def check_gradients(run: Run) -> None:
     """In the first batch of a pass, where a loop of the user's own makes a step: tells if there is nothing for it."""
-    first = run.stage == "train" and run.clock.steps == run._began[1]
-    if not first or run._stepped_itself or run._asked & (SKIP_BATCH | SKIP_BACKWARD):
+    first = run.stage == "train" and run.clock.steps == run._state.began[1]
+    if not first or run._state.stepped_itself or run._state.asked & (SKIP_BATCH | SKIP_BACKWARD):
         return
     groups = [group["params"] for optimizer in run.optimizers for group in optimizer.param_groups]
-    if run._plan.is_default("on_iter_step") and all(one.grad is None for group in groups for one in group):
+    if run._state.plan.is_default("on_iter_step") and all(one.grad is None for group in groups for one in group):
         warn("run.step() finds no gradients, so it changes no weight; call run.backward() before it")
 
 

@@ -25,21 +25,21 @@ def action(score: StageScore, span: str, act: Callable[[Run], object], vetoes: i
         player: Player | None = None
         try:
             if before:
-                run._at = at_before
+                run._state.reach(at_before)
                 for player in before:
                     player(run)
                 player = None
-                if run._asked & vetoes:
+                if run._state.asked & vetoes:
                     return True
             if hold(run, at_around, around, act) if around else act(run):
                 return True
             if after:
-                run._at = at_after
+                run._state.reach(at_after)
                 for player in after:
                     player(run)
         except BaseException as error:
             if player is not None:
-                blame(run, error, at_before if run._at is at_before else at_after, player)
+                blame(run, error, at_before if run._state.at is at_before else at_after, player)
             raise
         return False
 
@@ -53,8 +53,8 @@ def agreed(score: StageScore, act: Callable[[Run], object], vetoes: int) -> Call
         return act
 
     def agree_first(run: Run) -> object:
-        run._processes.skip(run, mask)
-        return True if run._asked & vetoes else act(run)
+        run._state.ask(run._state.processes.skip(run, mask))
+        return True if run._state.asked & vetoes else act(run)
 
     return agree_first
 

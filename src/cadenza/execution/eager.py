@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cadenza.engine.fields import UNWEIGHTED
 from cadenza.engine.requests import ACTIONS
 from cadenza.engine.stack import Verbs, each_verb
+from cadenza.engine.state import UNWEIGHTED
 from cadenza.execution.backward import backward_verb
 from cadenza.execution.forward import forward_verb, without_gradients
 from cadenza.execution.step import has_plain_optimizers, recompute_verb, step_optimizer, step_plainly, step_verb
@@ -57,21 +57,22 @@ def _bare_step(score: StageScore, opened: Callable[[Run], bool]) -> Callable[[Ru
     after_zero_grad = POINTS["after_zero_grad"]
 
     def step(run: Run) -> bool:
-        if run._asked or run._held or run.scaler is not None or run.loss_weight is not UNWEIGHTED:
+        state = run._state
+        if state.asked or state.held or run.scaler is not None or run.loss_weight is not UNWEIGHTED:
             return opened(run)
-        batch, criterion = run._batch, run.criterion
+        batch, criterion = state.batch, run.criterion
         if criterion is not None and type(batch) in (list, tuple) and len(batch) == 2:
-            run._output = output = run.model(batch[0])
-            run._loss = loss = criterion(output, batch[1])
+            state.set_output(output := run.model(batch[0]))
+            state.set_loss(loss := criterion(output, batch[1]))
         else:
             main.on_iter_forward(run)
             main.on_iter_loss(run)
-            loss = run._loss
+            loss = state.loss
         loss.backward()
         step_plainly(run)
         if adjust_lr is not None:
             adjust_lr(run)
-        run._at = after_zero_grad
+        state.reach(after_zero_grad)
         return True
 
     return step

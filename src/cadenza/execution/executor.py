@@ -178,8 +178,7 @@ class Executor:
         cycles, fused = cycles_momentum(plan, run), self.options.fused
         self.forms = [captured_form(one, device, fused=fused, cycles=cycles) for one in run.optimizers]
         self.recorder = GraphRecorder(device)
-        if run._processes.many:
-            run.training_state.strategy.reduce_apart(run, run._processes)
+        run._state.processes.reduce_apart(run)
 
     def end(self) -> None:
         """Takes everything back: the optimizers are the user's own again, memory is let go of."""
@@ -188,8 +187,7 @@ class Executor:
         while self._undo:
             self._undo.pop()()
         self.recorder = None
-        if self.run._processes.many:
-            self.run.training_state.strategy.reduce_along(self.run, self.run._processes)
+        self.run._state.processes.reduce_along(self.run)
 
     # Saying why not -------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from cadenza.engine.dispatch import Player
-from cadenza.engine.fields import GONE
 from cadenza.engine.requests import SKIP_BATCH, actions_from
 from cadenza.engine.stack import Forward
+from cadenza.engine.state import GONE
 from cadenza.execution.action import action, only_for_effect
 from cadenza.points import POINTS
 
@@ -38,18 +38,17 @@ def _forward_and_loss(
     play_loss_unless_set = action(score, "loss", _unless_set(score.plan.behaviour("on_iter_loss")), SKIP_BATCH)
 
     def forward(run: Run, compute: Player | None = None) -> bool:
-        run._forwarded = run._pass.index
-        run._loss = GONE  # that of an earlier forward of the same batch
+        run._state.begin_forward()
         entered, then = play_forward, play_loss
         if compute is not None:
             entered, then = action(score, "forward", only_for_effect(compute), SKIP_BATCH), play_loss_unless_set
-        if run._asked & SKIP_BATCH or entered(run):
-            run._skipped |= without_all
+        if run._state.asked & SKIP_BATCH or entered(run):
+            run._state.skip(without_all)
             return False
-        if run._asked & SKIP_BATCH or then(run):
-            run._skipped |= without_loss
+        if run._state.asked & SKIP_BATCH or then(run):
+            run._state.skip(without_loss)
             return False
-        run._at = after_loss
+        run._state.reach(after_loss)
         return True
 
     return forward
@@ -64,12 +63,12 @@ def _plain(score: StageScore) -> Forward:
     def forward(run: Run, compute: Player | None = None) -> bool:
         if compute is not None:
             return opened(run, compute)
-        if run._asked & SKIP_BATCH:
-            run._skipped |= without_all
+        if run._state.asked & SKIP_BATCH:
+            run._state.skip(without_all)
             return False
-        run._forwarded = run._pass.index
+        run._state.begin_forward()
         compute_plainly(run)
-        run._at = after_loss
+        run._state.reach(after_loss)
         return True
 
     return forward
@@ -93,9 +92,9 @@ def forward_behaviour(score: StageScore) -> Callable[[Run], object]:
         return plan.behaviour("on_iter_forward" if plan.is_default(own) else own)
 
     def call_model(run: Run) -> None:
-        batch = run._batch
+        batch = run._state.batch
         if type(batch) in (list, tuple) and len(batch) == 2:
-            run._output = run.model(batch[0])
+            run._state.set_output(run.model(batch[0]))
         else:
             main.on_iter_forward(run)
 
@@ -111,9 +110,9 @@ def loss_behaviour(score: StageScore) -> Callable[[Run], object]:
         return plan.behaviour("on_iter_loss")
 
     def call_criterion(run: Run) -> None:
-        batch, criterion = run._batch, run.criterion
+        batch, criterion = run._state.batch, run.criterion
         if criterion is not None and type(batch) in (list, tuple) and len(batch) == 2:
-            run._loss = criterion(run._output, batch[1])
+            run._state.set_loss(criterion(run._state.output, batch[1]))
         else:
             main.on_iter_loss(run)
 
@@ -122,7 +121,7 @@ def loss_behaviour(score: StageScore) -> Callable[[Run], object]:
 
 def _unless_set(behaviour: Player) -> Callable[[Run], None]:
     def loss_unless_set(run: Run) -> None:
-        if run._loss is GONE:
+        if run._state.loss is GONE:
             behaviour(run)
 
     return loss_unless_set
@@ -133,10 +132,10 @@ def _prediction(score: StageScore, play: Callable[[Run], object]) -> Forward:
 
     def forward(run: Run, compute: Player | None = None) -> bool:
         entered = play if compute is None else action(score, "forward", only_for_effect(compute), SKIP_BATCH)
-        if run._asked & SKIP_BATCH or entered(run):
-            run._skipped |= {"forward"}
+        if run._state.asked & SKIP_BATCH or entered(run):
+            run._state.skip({"forward"})
             return False
-        run._at = after_forward
+        run._state.reach(after_forward)
         return True
 
     return forward

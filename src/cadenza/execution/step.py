@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cadenza.engine.dispatch import Player, Players, fire
-from cadenza.engine.fields import GONE
 from cadenza.engine.requests import HOLD_STEP, SKIP_STEP, SKIP_ZERO_GRAD
+from cadenza.engine.state import GONE
 from cadenza.execution.action import action, agreed
 from cadenza.execution.backward import NO_BACKWARD, back_propagation, refuse_who_comes_too_late
 from cadenza.execution.forward import loss_behaviour
@@ -42,26 +42,26 @@ def step_verb(score: StageScore, *, adjusts_lr: bool = True) -> Callable[[Run], 
     held = plan.declared & HOLD_STEP
 
     def step(run: Run) -> bool:
-        if run._stepped_itself:
+        if run._state.stepped_itself:
             return _after_own_step(run, after_step, adjust_lr)
-        if run._processes.many and not run._asked & NO_BACKWARD:
+        if run._state.processes.many and not run._state.asked & NO_BACKWARD:
             if held:
-                run._processes.skip(run, held)
-            if not run._asked & (NO_BACKWARD | HOLD_STEP):
-                run._processes.settle_held(run, run._pass)
-        if plain and not run._asked and run.scaler is None:
-            run._held = False
+                run._state.ask(run._state.processes.skip(run, held))
+            if not run._state.asked & (NO_BACKWARD | HOLD_STEP):
+                run._state.processes.settle_held(run, run._state.current)
+        if plain and not run._state.asked and run.scaler is None:
+            run._state.hold(False)
             step_plainly(run)
             stepped = True
-        elif run._asked & NO_BACKWARD:
+        elif run._state.asked & NO_BACKWARD:
             return False
-        elif run._asked & HOLD_STEP and not run._asked & SKIP_STEP:
+        elif run._state.asked & HOLD_STEP and not run._state.asked & SKIP_STEP:
             return _hold(run)
         else:
             stepped = _step_and_clear(run, play_step, play_zero_grad)
         if stepped and adjust_lr is not None:
             adjust_lr(run)
-        run._at = after_zero_grad
+        run._state.reach(after_zero_grad)
         return stepped
 
     return step
@@ -97,18 +97,18 @@ def _step_each(run: Run) -> None:
 
 
 def _step_and_clear(run: Run, play_step: Callable[[Run], object], play_zero_grad: Callable[[Run], object]) -> bool:
-    run._had_held, run._held = run._held, False
-    wanted = not run._asked & SKIP_STEP
+    run._state.begin_step()
+    wanted = not run._state.asked & SKIP_STEP
     if run.scaler is not None and _found_inf(run):
         wanted = False  # all optimizers or none: their gradients come from one loss
     stepped = wanted and not play_step(run)
     if not stepped:
-        _restore_first(run)
-        run._skipped |= {"step"}
+        run._state.restore_first_results()
+        run._state.skip({"step"})
     if run.scaler is not None:
         run.scaler.update()
-    if run._asked & SKIP_ZERO_GRAD or play_zero_grad(run):
-        run._skipped |= {"zero_grad"}
+    if run._state.asked & SKIP_ZERO_GRAD or play_zero_grad(run):
+        run._state.skip({"zero_grad"})
     return stepped
 
 
@@ -127,17 +127,10 @@ def _stepping(behaviour: Player) -> Callable[[Run], None]:
 
     def make_step(run: Run) -> None:
         behaviour(run)
-        if run._first is not None:
-            _restore_first(run)
+        run._state.restore_first_results()
         run.clock.steps += 1
 
     return make_step
-
-
-def _restore_first(run: Run) -> None:
-    """After a batch was played again inside a step, its first loss and output are the ones that count."""
-    if run._first is not None:
-        (run._loss, run._output), run._first = run._first, None
 
 
 def _hold(run: Run) -> bool:
@@ -145,21 +138,21 @@ def _hold(run: Run) -> bool:
         if needs_closure(optimizer):
             name = type(optimizer).__name__
             raise RuntimeError(f"{name} evaluates its batch again inside the step, so gradients cannot be held for it")
-    run._held = True
-    run._skipped |= {"step", "zero_grad"}
+    run._state.hold(True)
+    run._state.skip({"step", "zero_grad"})
     return False
 
 
 def _after_own_step(run: Run, after_step: Players, adjust_lr: Player | None) -> bool:
-    if run._asked & (HOLD_STEP | SKIP_STEP):
+    if run._state.asked & (HOLD_STEP | SKIP_STEP):
         refuse_who_comes_too_late(run)
-    run._stepped_itself = False
+    run._state.set_stepped_itself(False)
     run.clock.steps += 1
     if after_step:
         fire(run, POINTS["after_step"], after_step)
     if adjust_lr is not None:
         adjust_lr(run)
-    run._at = POINTS["after_zero_grad"]
+    run._state.reach(POINTS["after_zero_grad"])
     return True
 
 
@@ -198,21 +191,21 @@ def recompute_verb(score: StageScore) -> Callable[[Run], Tensor]:
     def recompute(run: Run) -> Tensor:
         if run.scaler is not None:
             raise RuntimeError("run.recompute() would add scaled gradients to unscaled ones; use bf16 or fp32 with it")
-        if run._had_held:
+        if run._state.had_held:
             raise RuntimeError(
                 "run.recompute() would drop the gradients that were held from earlier batches (accumulation)"
             )
-        if run._loss is GONE:
+        if run._state.loss is GONE:
             raise RuntimeError("run.recompute() runs a batch once more inside a step, when it has a loss already")
-        at, run._replaying = run._at, True
-        run._first = run._first or (run._loss, run._output)
+        at = run._state.at
+        run._state.begin_recompute()
         try:
             clear(run)
-            run._loss = GONE
+            run._state.set_loss(GONE)
             for play in replays:
                 play(run)
         finally:
-            run._replaying, run._at = False, at
+            run._state.end_recompute(at)
         return run.loss
 
     return recompute

@@ -111,5 +111,5 @@ def _length(run: Run) -> dict[str, Any]:
 
 def score_of(run: Run) -> dict[str, Any]:
     """The score of this run: its text, and for each point who plays there."""
-    score = explain(run._plan)
+    score = explain(run.plan)
     return {"text": str(score), "rows": [[point, who] for point, who, _ in score.rows]}

@@ -14,8 +14,8 @@ import torch
 from cadenza.callback import Callback
 from cadenza.clock import Clock
 from cadenza.data import to_device
-from cadenza.engine.fields import GONE
 from cadenza.engine.lifecycle import move_to
+from cadenza.engine.resuming import renumber_batch
 from cadenza.foundation.rng import set_rng_state
 from cadenza.history import History
 from cadenza.plan import Plan
@@ -112,7 +112,7 @@ def _play(trainer: Trainer, tape: dict[str, Any], conductor: _Conductor) -> None
     run = Run(training, lambda run: Plan(callbacks, run))
     move_to(training.device, training.module, training.criterion, training.optimizers)
     restore(run, moment)  # once for those who look at before_run, and once more when all of them have begun
-    run.num_epochs, run._last_step = moment["num_epochs"], moment["last_step"]
+    run.end_at(moment["num_epochs"], moment["last_step"])
     run.epoch = run.clock.epochs
     run.train_loader = _Batches(tape)
     try:
@@ -141,14 +141,14 @@ class _Conductor(Callback):
         return nullcontext()
 
     def after_fetch(self, run: Run) -> None:
-        if run._batch is GONE:
+        if not hasattr(run, "batch"):  # the end of the loader
             return
         self.index += 1
         record = self.tape["batches"][self.index]
         if self.index == 0:
             restore(run, self.tape["moment"], run.callbacks)
             set_rng_state(self.tape["moment"]["rng"], run.device)
-        run._pass.index = record["batch_idx"]
+        renumber_batch(run, record["batch_idx"])
         if record["rng"] is not None:
             set_rng_state(record["rng"], run.device)
         if self.index == self.stop_at:

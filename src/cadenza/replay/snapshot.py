@@ -5,6 +5,7 @@ It is kept in tensors and plain containers only, so that a file of it can be rea
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from cadenza.callback import Callback, Order
 from cadenza.data import length_of
-from cadenza.engine.stack import Pass
 from cadenza.foundation.rng import rng_state
 from cadenza.foundation.tree import Pairs, entries, leaves, map_with_path, with_dicts
 
@@ -96,8 +96,8 @@ def capture(run: Run, into: Mapping[str, Any]) -> dict[str, Any]:
         },
         "clock": run.clock.state_dict(),
         "num_epochs": run.num_epochs,
-        "last_step": run._last_step,
-        "length": length_of(run._pass.loader) if isinstance(run._pass, Pass) else None,
+        "last_step": sys.maxsize if run.num_steps is None else run.num_steps,
+        "length": None if run.loader is None else length_of(run.loader),
     }
 
 

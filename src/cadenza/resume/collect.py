@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from cadenza.data import Feed
-from cadenza.engine.requests import BIT
-from cadenza.engine.stack import Pass
+from cadenza.engine.resuming import before_evaluation, cadences_of, feeds_of, limits_of, position_of, row_of_epoch
 from cadenza.foundation.rng import pack_rng, rng_state
 from cadenza.foundation.torch_private import buffers_in
 from cadenza.foundation.tree import fold, map_tree, same_tree, with_dicts
@@ -36,17 +34,17 @@ def collect(run: Run) -> dict[str, Any]:
     is spread stays so if there is a ``crew_of`` the run.
     """
     state = collect_here(run)
-    return run._processes.collected(run, state)
+    return run.processes.collected(run, state)
 
 
 def crew_of(run: Run) -> Any:
     """Who saves together, if each process stores its own part of a checkpoint; None if rank 0 stores all of it."""
-    return run._processes.crew
+    return run.processes.crew
 
 
 def collect_here(run: Run) -> dict[str, Any]:
     """The state of ``run`` as this process has it."""
-    began = _evaluation(run)
+    began = before_evaluation(run)
     now = beginning(run) if began is None else began
     model, criterion, buffers = _modules(run, now["buffers"])
     return {
@@ -60,18 +58,18 @@ def collect_here(run: Run) -> dict[str, Any]:
         "clock": run.clock.state_dict(),
         "history": run.history.state_dict(now["rows"]),
         "best": None if run.best is None else asdict(run.best),
-        "fit": {"epochs": run._began[0], "steps": run._began[1], "until_epoch": run.num_epochs, "until": run.num_steps},
-        "cadences": {interval: cadence.passed for interval, cadence in run._cadences.items()},
-        "ended": run.stop_reason or "" if run._ending and not run.is_paused else None,
+        "fit": limits_of(run),
+        "cadences": cadences_of(run),
+        "ended": run.stop_reason or "" if run.is_ending and not run.is_paused else None,
         "stop_reason": run.stop_reason,
         "metrics": now["metrics"],
         "callbacks": now["callbacks"],
         "rng": now["rng"],
         "feeds": now["feeds"],
         "store": {name: value for name, value in run.store.items() if is_tree(value)},
-        "position": position_of(run, now),
+        "position": position_of(run, now["row"]),
         "asked": now["asked"],
-        "waiting": [] if began is not None else run._processes.waiting(run),
+        "waiting": [] if began is not None else run.processes.waiting(run),
         "step": step_of(run),
     }
 
@@ -80,13 +78,13 @@ def unmet(run: Run) -> list[str]:
     """What was asked and is acted on only after this save: the end of the epoch or of the run, no validation. A paused
     run is not asked to stop again."""
     names = ("end_epoch", "skip_validation") if run.is_paused else ("end_epoch", "skip_validation", "stop")
-    return [name for name in names if run._asked & BIT[name]]
+    return [name for name in names if run.is_asked(name)]
 
 
 def beginning(run: Run) -> dict[str, Any]:
     """What an evaluation changes, and what was asked before it, as it is now: what is asked in it is asked again, since
     it is made again. Small tensors are copied, large ones belong to what does not change."""
-    row = run._rows["epoch"]
+    row = row_of_epoch(run)
     return {
         "asked": unmet(run),
         "rows": len(run.history),
@@ -147,68 +145,11 @@ def make_room(module: nn.Module, saved: dict[str, Tensor], device: torch.device)
                 buffers_in(part)[name] = torch.empty_like(value, device=device)
 
 
-def feeds_of(run: Run) -> dict[str, Any]:
-    """Where each loader stands: the one of the training pass that is open after so many batches, the others between
-    two passes."""
-    states = dict(run._feed_states)
-    for key, (_, feed) in run._feeds.items():
-        if isinstance(feed, Feed):
-            inside = isinstance(run._pass, Pass) and run._pass.feed is feed and run._pass.training
-            states[key] = feed.state_dict(_consumed(run, feed) if inside else None)
-    return states
-
-
-def unresumable(run: Run) -> list[str]:
-    """Why the pass that is open cannot be resumed from a save made now, with what to do; empty if it can."""
-    feed = run._pass.feed if isinstance(run._pass, Pass) and run._pass.training else None
-    reason = feed.why_not_resumable() if isinstance(feed, Feed) else None
-    return [] if reason is None else [reason]
-
-
-def _consumed(run: Run, feed: Feed) -> int:
-    """The batches of the pass that this process had; it may have gone along in more rounds, without a batch."""
-    rounds = run._pass.index + 1
-    ended = isinstance(run._pass, Pass) and run._pass.exhausted and run._processes.many
-    return min(rounds, getattr(feed, "inner", feed).read) if ended else rounds
-
-
-def _evaluation(run: Run) -> dict[str, Any] | None:
-    """How things were when the evaluation that is open began; None if none is."""
-    outermost = next((frame for frame in run._open if isinstance(frame, Pass)), None)
-    return None if outermost is None else outermost.beginning
-
-
 def _kept(tree: Any) -> Any:
     def kept(value: Any) -> Any:
         return value.detach().clone() if isinstance(value, Tensor) and value.numel() <= _SMALL else value
 
     return map_tree(tree, kept, rebuild=with_dicts)
-
-
-def position_of(run: Run, now: dict[str, Any]) -> dict[str, Any] | None:
-    """Where in the epoch the run stands; None between two epochs."""
-    if not run._open:
-        return None
-    row = run._rows["epoch"]
-    position: dict[str, Any] = {
-        "trained": run._epoch.trained,
-        "done": [list(one) for one in run._epoch.done],
-        "first_row": run._first_row_of_epoch,
-        "row": None if row is None else next(i for i, one in enumerate(run.history.rows) if one is row),
-        "row_values": now["row"],
-        "pass": None,
-    }
-    this = run._open[-1]
-    if isinstance(this, Pass) and this.training:
-        position["pass"] = {
-            "consumed": this.index + 1,
-            "mean": this.mean.state_dict(),
-            "logged": this.logged.state_dict(),
-            "held": run._held,
-        }
-        if run._processes.many:
-            position["pass"].update(seen=list(this.seen), counted=list(this.counted))
-    return position
 
 
 def gradients_of(run: Run) -> dict[str, Tensor]:

@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cadenza.engine.fresh_start import FRESH_START, FreshStart
+from cadenza.engine import resuming
+from cadenza.engine.dispatch import fire
 from cadenza.engine.open_loader import restore_unread
-from cadenza.engine.requests import BIT, SKIP_VALIDATION
+from cadenza.engine.requests import grant
+from cadenza.engine.resuming import FreshStart
 from cadenza.foundation.rng import set_rng_state, unpack_rng
 from cadenza.foundation.warn import warn
 from cadenza.history import Best
+from cadenza.points import POINTS
 from cadenza.resume.collect import alike, load_buffers, make_room
 from cadenza.resume.optimizer_groups import accept_known_groups, restore_groups
 from cadenza.resume.per_rank import accumulating, keep_step
@@ -52,21 +55,22 @@ class Resume(FreshStart):
     def limit(self, run: Run, epochs: int | None, steps: int | None) -> None:
         """Epochs and steps are the interrupted fit's total, counted from where that began."""
         fit = self.state["fit"]
-        run._began = (fit["epochs"], fit["steps"])
-        run.num_epochs = None if epochs is None else fit["epochs"] + epochs
-        run._last_step = sys.maxsize if steps is None else fit["steps"] + steps
+        last_epoch = None if epochs is None else fit["epochs"] + epochs
+        last_step = None if steps is None else fit["steps"] + steps
+        run.end_at(last_epoch, last_step, (fit["epochs"], fit["steps"]))
 
     def is_finished(self, run: Run) -> bool:
         """Whether nothing is left to train: the saved run had ended, and no more is wanted of it now than then; or it
         was saved past the end of this fit, inside a later and longer one of the same script."""
         clock = self.state["clock"]
         started = clock["epochs"] + (self.position is not None)
-        if clock["steps"] > run._last_step or (run.num_epochs is not None and started > run.num_epochs):
+        last_step = sys.maxsize if run.num_steps is None else run.num_steps
+        if clock["steps"] > last_step or (run.num_epochs is not None and started > run.num_epochs):
             return True
         if self.state["ended"] is None:
             return False
         reached = run.num_epochs is not None and clock["epochs"] >= run.num_epochs
-        return self._is_as_long(run) or reached or clock["steps"] >= run._last_step
+        return self._is_as_long(run) or reached or clock["steps"] >= last_step
 
     def _is_as_long(self, run: Run) -> bool:
         fit = self.state["fit"]
@@ -89,9 +93,7 @@ class Resume(FreshStart):
         if self.position is not None and self.position["row"] is not None:
             run.history.rows[self.position["row"]].complete = False  # the epoch that was open goes on with it
         run.store.update(state["store"])
-        run._feed_states = dict(state["feeds"])
-        for interval, passed in state.get("cadences", {}).items():
-            run.cadence(interval).passed = passed
+        resuming.restore_progress(run, state["feeds"], state.get("cadences", {}))
         run.training_state.best = None if state["best"] is None else Best(**state["best"])
         run.training_state.stop_reason = state.get("stop_reason")
         run.training_state.seeded = True
@@ -114,13 +116,21 @@ class Resume(FreshStart):
             raise
         load_buffers(run.module, run.criterion, self.state.get("buffers", {}), run.device)
 
+    def loaded(self, run: Run) -> None:
+        """Runs ``after_load``. Between two epochs the run is already where it was saved."""
+        fire(run, POINTS["after_load"], run.plan.after_load)
+        if self.position is None:
+            self.arrive(run)
+
     def load_ended(self, run: Run, callbacks: Sequence[Callback]) -> None:
         """Leaves everything as the run that had ended left it, its loaders and random numbers too."""
         self.load(run, callbacks)
         self.leave(run)
 
     def leave(self, run: Run) -> None:
-        """A run that does not open the epoch in which it was saved leaves its loaders and random numbers as saved."""
+        """A run that does not open the epoch in which it was saved leaves its loaders and random numbers as saved, and
+        has nothing new to save."""
+        resuming.drop_save(run)
         self.release()
         restore_unread(run)
         self.set_rng(run)
@@ -147,13 +157,9 @@ class Resume(FreshStart):
         """The epoch that was open goes on with its row and with what was done in it."""
         if self.position is None:
             return
-        run._first_row_of_epoch = self.position["first_row"]
-        run._epoch.trained = self.position["trained"]
-        run._epoch.done = [*self.done]
-        if self.position["row"] is not None:
-            run._rows["epoch"] = run.history.rows[self.position["row"]]
+        resuming.reopen_epoch(run, self.position, self.done)
         if "skip_validation" in self.state.get("asked", ()):
-            run._asked |= SKIP_VALIDATION  # now: if training was done, the validation is what would be opened next
+            resuming.ask_again(run, "skip_validation")  # if training was done, the validation would be opened next
 
     def skips(self, run: Run, stage: str, name: str | None) -> bool:
         """Whether this pass was done in the epoch before the run was interrupted."""
@@ -167,11 +173,7 @@ class Resume(FreshStart):
         inside = self.position["pass"] if self.position else None
         if inside is None or not this.training:
             return
-        this.index = inside["consumed"] - 1
-        this.mean.load_state_dict(inside["mean"], run.device)
-        this.logged.load_state_dict(inside.get("logged", ()), run.device)  # a checkpoint of an earlier version has none
-        if run._processes.many and "seen" in inside:
-            this.seen, this.counted = list(inside["seen"]), list(inside["counted"])
+        resuming.reopen_pass(run, this, inside)
 
     def set_rng(self, run: Run) -> None:
         set_rng_state(unpack_rng(self.state["rng"]), run.device)
@@ -179,7 +181,6 @@ class Resume(FreshStart):
     def arrive(self, run: Run) -> None:
         """The run stands where it was saved: whatever its callbacks did on the way is set right. This ends the
         resuming."""
-        run._resume = FRESH_START
         self.release()
         inside = self.position["pass"] if self.position else None
         run.module.load_state_dict(self.state["model"])
@@ -188,7 +189,7 @@ class Resume(FreshStart):
         for name, parameter in run.module.named_parameters():
             gradient = gradients.get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.device)
-        run._held = bool(inside["held"] if inside else run.carries_gradients and gradients)
+        resuming.arrived(run, held=bool(inside["held"] if inside else run.carries_gradients and gradients))
         run.metrics.clear()
         run.metrics.update(self.state["metrics"])
         self._set_row(run)
@@ -204,15 +205,16 @@ class Resume(FreshStart):
         """What was asked at the place of the save is still to be done; not a stop of a run that is now to be longer."""
         for name in self.state.get("asked", ()):
             if name != "stop":
-                run._asked |= BIT[name]
+                resuming.ask_again(run, name)
             elif self._is_as_long(run):
-                run._asked |= BIT[name]
+                resuming.ask_again(run, name)
                 run.stop_reason = self.state["stop_reason"]
         for request, rule, reason in self.state.get("waiting", ()):  # what not all processes had agreed on
-            run._processes.wait_again(run, request, rule, reason)
+            if run.processes.wait_again(request, rule, reason):
+                grant(run, [(request, reason)])
 
     def _set_row(self, run: Run) -> None:
-        row = run._rows["epoch"]
+        row = resuming.row_of_epoch(run)
         if self.position is not None and row is not None and self.position["row"] is not None:
             row.clear()
             row.update(self.position["row_values"])

@@ -175,7 +175,7 @@ def test_it_plays_in_validation_only_and_keeps_the_step_closed():
 
     @trainer.on("before_run")
     def look(run):
-        seen.update({stage: len(run._plan.players_at("after_forward", stage)) for stage in ("train", "val", "test")})
+        seen.update({stage: len(run.plan.players_at("after_forward", stage)) for stage in ("train", "val", "test")})
 
     trainer.fit(tiny_loader(), epochs=1)
     assert seen == {"train": 0, "val": 1, "test": 0}

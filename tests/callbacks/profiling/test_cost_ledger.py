@@ -216,7 +216,7 @@ class Watch(Callback):
         pass
 
     def after_train_iter(self, run):
-        player = run._plan.players_at("after_step", "train")[0]
+        player = run.plan.players_at("after_step", "train")[0]
         if getattr(player, "__self__", None) is not self:
             self.timed.append(run.clock.batches - 1)
 
@@ -295,7 +295,7 @@ def test_the_ledger_itself_can_go_and_come(at):
     ledger, seen = ledger_of(2), []
     trainer = made(Recorder(), ledger)
     trainer.on("after_train_iter")(lambda run: trainer.remove(ledger) if run.clock.batches == at + 1 else None)
-    trainer.on("after_train_iter")(lambda run: seen.append(type(run._plan.players_at("after_step", "train")[0])))
+    trainer.on("after_train_iter")(lambda run: seen.append(type(run.plan.players_at("after_step", "train")[0])))
     trainer.fit(tiny_loader(48), epochs=2)
     assert len(seen) == 12
     assert ledger._players is None

@@ -160,10 +160,8 @@ def standing(run: Run) -> tuple[Any, ...]:
 
 def where_others_stand(run: Run) -> str:
     """A line for each process of those that train together; one that does not answer does not even run Python."""
-    if not run.processes.many:
-        return ""
-    known = run.processes.places()
-    return "".join(f"rank {rank}: {known.get(rank, 'does not answer')}\n" for rank in range(run.world_size))
+    known, size = run.processes.places(), run.processes.size
+    return "".join(f"rank {rank}: {known.get(rank, 'does not answer')}\n" for rank in range(size) if size > 1)
 
 
 def stacks(first: int | None = None) -> str:

@@ -32,7 +32,7 @@ class TimedPlayers:
 
     def plays(self, run: Run) -> bool:
         """Whether one of the two is what the run plays."""
-        return self._plans is not None and any(run._plan is plan for plan in self._plans)
+        return self._plans is not None and any(run.plan is plan for plan in self._plans)
 
     def belongs_to(self, run: Run) -> bool:
         """Whether the owner is still among the callbacks of the run."""
@@ -51,7 +51,7 @@ class TimedPlayers:
         return self._plans
 
     def _plan(self, callbacks: tuple[Callback, ...], run: Run, instrument: Instrument) -> Plan:
-        plan = Plan(callbacks, run, instrument, given=run._plan.given)
+        plan = Plan(callbacks, run, instrument, given=run.plan.given)
         if plan.saver is not None:
             who = next(_who(callback) for callback in callbacks if "save" in callback.owns)
             plan.saver = self._called(who, "save", plan.saver, self._measure_outside)

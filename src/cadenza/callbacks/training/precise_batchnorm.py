@@ -147,7 +147,7 @@ def recompute_statistics(run: Run, batches: int | None, loader: Iterable[Any] | 
             recompute_batchnorm(run.module, islice(loader, batches), lambda batch: _forward(run, batch))
     finally:
         run.stage = stage
-        run._set_fields()
+        del run.batch, run.output, run.loss
 
 
 def _forward(run: Run, batch: Any) -> None:
@@ -189,7 +189,7 @@ def _generators_kept(loader: Any) -> Iterator[None]:
 @contextmanager
 def _training_flags(run: Run) -> Iterator[None]:
     """Inside a validation: each module has the train or eval flag that it has in training."""
-    set_flags(list(getattr(run._pass, "flags", ())))
+    set_flags(list(run.training_modes))
     try:
         yield
     finally:

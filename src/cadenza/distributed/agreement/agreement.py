@@ -11,6 +11,7 @@ from cadenza.distributed.agreement.collectives import gathered, summed
 from cadenza.engine.requests import BIT, OF_ITERATION
 
 if TYPE_CHECKING:
+    from cadenza.engine.processes import Granted
     from cadenza.run import Run
 
 _RULES = ("any", "all", "main")
@@ -30,25 +31,26 @@ class Agreement:
         self._waiting: dict[tuple[str, str], str | None] = {}
         self._skips: dict[str, int] = {}
 
-    def ask(self, run: Run, request: str, reason: str | None) -> None:
-        """Records what a callback asked, by the rule that it declares."""
-        who = run._playing
+    def ask(self, run: Run, request: str, reason: str | None) -> bool:
+        """Records what a callback asked, by the rule that it declares. Returns whether it is decided now."""
+        who = run.caller
         rule = "any" if who is None else who.agree
         if rule == "same":
             refuse_unheard(run, request)
-            take(run, request, reason)
-        elif rule == "main" and self.rank != 0:
-            return
-        elif BIT[request] & OF_ITERATION:
+            return True
+        if rule == "main" and self.rank != 0:
+            return False
+        if BIT[request] & OF_ITERATION:
             self._refuse_undeclared(run, request)
             self._skips[rule] = self._skips.get(rule, 0) | BIT[request]
         elif (request, rule) not in self._waiting:
             self._waiting[request, rule] = reason
             self.untold = True
+        return False
 
     def _refuse_undeclared(self, run: Run, request: str) -> None:
         """The others would wait for a process that skips, so they must know that it may; that costs a message."""
-        who = run._playing
+        who = run.caller
         if who is not None and request in who.asks:
             return
         whose = "the body of the loop" if who is None else who.name
@@ -82,25 +84,27 @@ class Agreement:
 
     # Collectives ----------------------------------------------------------------------------------------------------
 
-    def settle(self, run: Run) -> None:
+    def settle(self) -> list[Granted]:
         """Everyone tells what it asks, and all decide alike."""
         everyone: list[dict[tuple[str, str], str | None]] = gathered(self._waiting)
         self.untold = False
-        for request, reason in decided(everyone):
-            take(run, request, reason)
-            self.forget(request)
+        granted = list(decided(everyone))
+        self.forget(*(request for request, _ in granted))
+        return granted
 
-    def skip(self, run: Run, mask: int) -> None:
+    def skip(self, mask: int) -> int:
         """Agrees on the requests of this iteration in ``mask``, at once."""
         names = [name for name, bit in BIT.items() if bit & mask]
         mine = [float(bool(self._skips.get(rule, 0) & BIT[name])) for name in names for rule in _RULES]
         votes = summed(mine, self.place)
+        agreed = 0
         for place, name in enumerate(names):
             some, every, main = votes[3 * place : 3 * place + 3]
             if some or main or every == self.world_size:
-                run._asked |= BIT[name]
+                agreed |= BIT[name]
         for rule in self._skips:
             self._skips[rule] &= ~mask
+        return agreed
 
     def end_iteration(self) -> None:
         self._skips.clear()
@@ -108,22 +112,15 @@ class Agreement:
 
 def refuse_unheard(run: Run, request: str) -> None:
     """A process without a batch plays the points of backward and step alone: at the others it does not ask alike."""
-    this, at = run._pass, run.point
-    ends_anyway = request == "end_epoch" and this.rounds is not None and this.index + 1 >= this.rounds
-    if this.all_have or not this.iterating or ends_anyway or (at is not None and at.span in _PLAYED_ALONG):
+    at = run.point
+    ends_anyway = request == "end_epoch" and run.rounds is not None and run.batches_seen >= run.rounds
+    if run.all_have_batch or not run.is_iterating or ends_anyway or (at is not None and at.span in _PLAYED_ALONG):
         return
-    who, where = run._playing.name if run._playing else "the body of the loop", at.name if at else "here"
+    who, where = run.caller.name if run.caller else "the body of the loop", at.name if at else "here"
     raise RuntimeError(
         f'{who} asked run.{request}() with agree = "same" in a round for which other processes have no batch; they do '
         f'not play {where}, so they do not ask alike and would wait for ever: declare agree = "any"'
     )
-
-
-def take(run: Run, request: str, reason: str | None) -> None:
-    """The request is decided: from here on it acts as if it had been asked in a single process."""
-    if request == "stop" and run.stop_reason is None:
-        run.stop_reason = reason
-    run._asked |= BIT[request]
 
 
 def decided(everyone: list[dict[tuple[str, str], Any]]) -> Iterator[tuple[str, str | None]]:

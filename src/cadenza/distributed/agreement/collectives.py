@@ -99,7 +99,7 @@ def main_only(method: Callable[..., Any]) -> Callable[..., Any]:
     def play(self: Any, run: Run) -> Any:
         if not run.is_main:
             return None
-        if run._processes.debug:
+        if run.processes.debug:
             with alone(f"{self.name}.{method.__name__}"):
                 return inside(self, run)
         return inside(self, run)

@@ -84,7 +84,7 @@ def setup_of(run: Run, callbacks: Sequence[Callback]) -> Setup:
     training = run.training_state
     return {
         "call": run.mode,
-        **{name: str(value) for name, value in run._arguments.items()},
+        **{name: str(value) for name, value in run.fit_arguments.items()},
         "strategy": repr(training.strategy),
         "execution": getattr(training.execution, "mode", "eager"),
         "The main callback": _main(callbacks),

@@ -30,8 +30,11 @@ from cadenza.engine.requests import SKIP_BATCH
 from cadenza.engine.stack import Pass
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cadenza.clock import Cadence, Duration
     from cadenza.distributed.sharded.commit import Crew
+    from cadenza.engine.processes import Granted
     from cadenza.run import Run
 
 log = logging.getLogger("cadenza")
@@ -45,6 +48,7 @@ class ProcessGroup(Gradients):
     def __init__(self, lifeline: Lifeline, device: torch.device, *, debug: bool | None, lockstep: bool) -> None:
         super().__init__()
         self.lifeline, self.world, self.device = lifeline, lifeline.world, device
+        self.size = self.world.world_size
         self.debug = bool(os.environ.get("CADENZA_DEBUG")) if debug is None else debug
         self.lockstep = lockstep
         """Whether evaluation has collectives in its forward, so that no process may do more batches than another."""
@@ -67,26 +71,25 @@ class ProcessGroup(Gradients):
 
     # Requests -------------------------------------------------------------------------------------------------------
 
-    def ask(self, run: Run, request: str, reason: str | None = None) -> None:
+    def ask(self, run: Run, request: str, reason: str | None = None) -> bool:
         """A callback asked. In an evaluation without collectives a batch is skipped without asking the others."""
         if request == "skip_batch" and run.stage != "train" and not self.lockstep:
-            run._asked |= SKIP_BATCH
-        else:
-            self.agreement.ask(run, request, reason)
+            return True
+        return self.agreement.ask(run, request, reason)
 
-    def wait_again(self, run: Run, request: str, rule: str, reason: str | None) -> None:
+    def wait_again(self, request: str, rule: str, reason: str | None) -> bool:
         self.agreement.wait_again(request, rule, reason)
+        return False
 
     def waiting(self, run: Run) -> list[list[Any]]:
         """What this process asked and the others have not agreed on yet."""
         return self.agreement.waiting(paused=run.is_paused)
 
-    def skip(self, run: Run, mask: int) -> None:
+    def skip(self, run: Run, mask: int) -> int:
         """All agree on the skips in ``mask``. Called where they are due, and only if a callback declares them."""
-        if run.stage == "train" or self.lockstep:
-            self.agreement.skip(run, mask)
+        return self.agreement.skip(mask) if run.stage == "train" or self.lockstep else 0
 
-    def decide(self, run: Run, this: Pass) -> None:
+    def decide(self, run: Run, this: Pass) -> list[Granted]:
         """Between two iterations: if somebody asked for something, all decide on it."""
         self.raise_failure()
         self.agreement.end_iteration()
@@ -94,8 +97,7 @@ class ProcessGroup(Gradients):
         rides = this.training and (self.ride is not None or self.reduction is not None)
         if not rides and self._meets_after(this):
             asks = self._look(run)
-        if asks:
-            self.agreement.settle(run)
+        return self.agreement.settle() if asks else []
 
     def _meets_after(self, this: Pass) -> bool:
         """Whether every process comes by here after as many iterations."""
@@ -107,12 +109,11 @@ class ProcessGroup(Gradients):
         run.clock.agreed = seconds
         return asks > 0
 
-    def settle(self, run: Run) -> None:
+    def settle(self, run: Run) -> list[Granted]:
         """At the boundary of a pass or an epoch, where all come by."""
         self.raise_failure()
         refuse_lonely_pass(run)
-        if self._look(run):
-            self.agreement.settle(run)
+        return self.agreement.settle() if self._look(run) else []
 
     def cadence(self, run: Run, interval: str | Duration) -> Cadence:
         return SharedCadence(interval, run)
@@ -135,17 +136,28 @@ class ProcessGroup(Gradients):
     def keep_step(self, run: Run, this: Pass, found: bool) -> bool:
         """After a fetch: whether there is a batch to play here. Rounds that only others have are played along."""
         if found:
-            this.last = run._batch
+            this.last = run.batch
         if this.donor is not None:
             receive_batch(run, this, found)
         return keep_step(self, run, this, found)
 
-    def begin_round(self, run: Run, this: Pass) -> None:
+    def is_last(self, this: Pass) -> bool:
+        """What one process sees, the others do not: only what all know counts."""
+        return this.rounds is not None and this.index + 1 >= this.rounds
+
+    def begin_round(self, run: Run, this: Pass) -> int:
         """Before the forward: all agree whether the batch is skipped, if a callback may ask for that."""
-        if this.score.plan.declared & SKIP_BATCH:
-            self.skip(run, SKIP_BATCH)
-        if this.training and not run._asked & SKIP_BATCH:
+        agreed = self.skip(run, SKIP_BATCH) if this.score.plan.declared & SKIP_BATCH else 0
+        if this.training and not agreed and not run.is_asked("skip_batch"):
             self.prepare(run)
+        return agreed
+
+    def counts_of(self, this: Pass) -> dict[str, Any]:
+        return {"seen": list(this.seen), "counted": list(this.counted)}
+
+    def restore_counts(self, this: Pass, saved: Mapping[str, Any]) -> None:
+        if "seen" in saved:
+            this.seen, this.counted = list(saved["seen"]), list(saved["counted"])
 
     def count(self, run: Run, this: Pass, samples: int, tokens: int) -> None:
         """Counts a batch. The clock counts the samples of all; what this process cannot know is put right at the end of
@@ -181,10 +193,11 @@ class ProcessGroup(Gradients):
         self.share_values(run)
         self.agreement.forget("end_epoch")
 
-    def end_epoch(self, run: Run) -> None:
+    def end_epoch(self, run: Run) -> list[Granted]:
         self.share_values(run)
-        self.settle(run)
+        granted = self.settle(run)
         self.agreement.forget("skip_validation")
+        return granted
 
     def collected(self, run: Run, state: dict[str, Any]) -> dict[str, Any]:
         """The state of all processes, on rank 0."""
@@ -207,7 +220,7 @@ class ProcessGroup(Gradients):
         self._later.append((row, name, key))
 
     def log_now(self, run: Run, name: str, value: float | Tensor) -> float:
-        who = run._playing
+        who = run.caller
         if who is not None and who.ranks != "all":
             raise RuntimeError(f"{who.name} logs {name!r} over all ranks, but plays only on some of them")
         numbers = gathered(float(value))
@@ -227,12 +240,16 @@ class ProcessGroup(Gradients):
 
     def share_values(self, run: Run) -> None:
         """What rank 0 logged for this pass or epoch is what all have."""
-        kind = run._kind_of_row()
-        row = run._rows[kind]
-        values = from_main(None if row is None else {name: row[name] for name in row})
-        for name, value in (values or {}).items():
-            run.metrics[name] = value
-            run._current_row()[name] = value
+        if values := from_main(run.open_row):
+            run.log(values)
+
+    # Recorded steps -------------------------------------------------------------------------------------------------
+
+    def reduce_apart(self, run: Run) -> None:
+        run.training_state.strategy.reduce_apart(run, self)
+
+    def reduce_along(self, run: Run) -> None:
+        run.training_state.strategy.reduce_along(self)
 
     # Failures -------------------------------------------------------------------------------------------------------
 
@@ -240,7 +257,8 @@ class ProcessGroup(Gradients):
         """From here on ``run`` is the one that is told of and interrupted."""
         if self.lifeline.failure is not None:
             raise Parted(self.lifeline.failure)
-        self._run, run._processes = weakref.ref(run), self  # what fails from here on is told
+        self._run = weakref.ref(run)
+        run.train_with(self)  # what fails from here on is told to the others
         self._standing = Standing(run, self.world.rank)
         self.lifeline.on_failure, self.lifeline.where = self._standing.interrupt, self._standing.where
         self._later, self.holds, self.synced = [], None, True

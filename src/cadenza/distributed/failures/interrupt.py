@@ -84,4 +84,4 @@ def where_it_failed(run: Run, error: BaseException) -> str:
     for said in getattr(error, "__notes__", ()):
         if said.startswith("cadenza: raised "):
             return str(said.removeprefix("cadenza: raised ").removeprefix("in "))
-    return f"the loop after {run._at.name}{whereabouts(run)}" if run._at else "the run"
+    return f"the loop after {run.point.name}{whereabouts(run)}" if run.point else "the run"

@@ -90,7 +90,7 @@ class DDP(Together):
     def _rides(self, run: Run) -> bool:
         """Whether numbers can go along with the gradients, in all steps."""
         real = any(one.requires_grad and one.is_floating_point() for one in run.module.parameters())
-        return real and not self.flags["find_unused_parameters"] and run._plan.is_default("on_iter_backward")
+        return real and not self.flags["find_unused_parameters"] and run.plan.is_default("on_iter_backward")
 
     def refresh(self, run: Run, ensemble: ProcessGroup) -> None:
         if ensemble.reduction is None:
@@ -128,7 +128,7 @@ class DDP(Together):
         ensemble.reduction = Reduction(run.module, ensemble.world.world_size, ears)
         note_trained(run.module, ensemble)
 
-    def reduce_along(self, run: Run, ensemble: ProcessGroup) -> None:
+    def reduce_along(self, ensemble: ProcessGroup) -> None:
         ensemble.reduction = ensemble.buffers = None
 
     def __repr__(self) -> str:
@@ -156,7 +156,7 @@ def warn_of_strangers(run: Run) -> None:
 def refuse_thawed(ensemble: ProcessGroup, run: Run) -> None:
     """Gradients of what was frozen when a training pass began are not put together in it."""
     thawed = next((name for name, one in ensemble.frozen.items() if one.requires_grad), None)
-    if thawed is not None and run._pass.iterating:
+    if thawed is not None and run.is_iterating:
         raise RuntimeError(
             f"{thawed} is trained from the midst of an epoch on, but DDP puts together the gradients of what is "
             "trained at its beginning, so the processes would drift apart: change requires_grad between two epochs "
@@ -193,7 +193,7 @@ class Wrapped(DistributedDataParallel):
         if not torch.is_grad_enabled() or run is None or run.stage != "train":
             return self.inner(*inputs, **named)
         refuse_thawed(self.ensemble, run)
-        self.called = run._pass.index
+        self.called = run.batches_seen
         self.require_backward_grad_sync = self.ensemble.syncs(run)
         return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
 

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from cadenza.distributed.agreement.collectives import NoCollectives, summed
-from cadenza.distributed.agreement.uneven_batches import nothing, settle_held
 from cadenza.distributed.strategies.piggyback import Ride
 from cadenza.distributed.strategies.reduction import Buffers, Reduction, at_once
-from cadenza.engine.fields import UNWEIGHTED
 from cadenza.engine.processes import Processes
-from cadenza.engine.requests import HOLD_STEP
 from cadenza.engine.stack import Outside, Pass
+from cadenza.engine.state import UNWEIGHTED
+from cadenza.execution.empty_round import backward_of_nothing, nothing
 
 if TYPE_CHECKING:
     from cadenza.distributed.agreement.agreement import Agreement
@@ -54,15 +53,14 @@ class Gradients(Processes):
 
     def syncs(self, run: Run) -> bool:
         """Whether the gradients of the coming backward are put together: not while they are held for a later one."""
-        this = run._pass
-        last = this.rounds is not None and this.index + 1 >= this.rounds
-        holds = run._asked & HOLD_STEP or (self.holds is not None and self.holds())
+        last = run.rounds is not None and run.batches_seen >= run.rounds
+        holds = run.is_asked("hold_step") or (self.holds is not None and self.holds())
         self.synced = last or not holds
         return self.synced
 
     def refuse_passed_by(self, run: Run) -> None:
         """Before a backward: where the gradients are put together by what is called, it must have been called."""
-        if getattr(self.model, "called", run._pass.index) != run._pass.index:
+        if getattr(self.model, "called", run.batches_seen) != run.batches_seen:
             raise RuntimeError(
                 "the forward did not call run.model, which puts the gradients of all processes together, so they would "
                 "drift apart: call run.model in it, not run.module or parts of it"
@@ -107,9 +105,8 @@ class Gradients(Processes):
 
     def mean_count(self, run: Run, count: float | Tensor, *, samples: bool) -> float | Tensor:
         """What a process has on average of what this one has ``count`` of; a message, unless the samples are known."""
-        this = run._pass
-        if samples and this.samples_of_all is not None:
-            return this.samples_of_all / self.world.world_size
+        if samples and run.samples_of_all is not None:
+            return run.samples_of_all / self.world.world_size
         if isinstance(count, Tensor):
             total = count.detach().clone()
             torch.distributed.all_reduce(total)
@@ -118,8 +115,13 @@ class Gradients(Processes):
 
     def settle_held(self, run: Run, this: Pass | Outside) -> None:
         """Before a step: gradients that were held for a batch that did not come are put together now."""
-        if not self.synced and isinstance(this, Pass):
-            settle_held(self, run, this)
+        if self.synced or not isinstance(this, Pass):
+            return
+        holds, self.empty, self.holds, self.synced = self.holds, True, None, True
+        try:
+            backward_of_nothing(run, this.last)
+        finally:
+            self.empty, self.holds, self.synced = False, holds, True
 
     def prepare(self, run: Run) -> None:
         """Before a step: does what the forward does not, since that may be recorded."""
@@ -130,7 +132,7 @@ class Gradients(Processes):
 
     def has_even_share(self, run: Run) -> bool:
         """Whether this process has as many samples in this round as the others on average."""
-        known = run._pass.samples_of_all
+        known = run.samples_of_all
         return known is not None and run.main.count(run)[0] * self.world.world_size == known
 
     @contextmanager

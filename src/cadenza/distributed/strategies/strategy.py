@@ -19,6 +19,7 @@ from cadenza.distributed.failures.join import meet
 from cadenza.distributed.sharded.all_ranks import hand_out, taken_alone
 from cadenza.distributed.sharded.commit import Crew
 from cadenza.distributed.world import World
+from cadenza.engine.dispatch import with_caller
 from cadenza.engine.processes import ALONE, Processes
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Strategy:
     def reduce_apart(self, run: Run, ensemble: ProcessGroup) -> None:
         """From here on the processes talk between two parts of a step that can be recorded, and not in them."""
 
-    def reduce_along(self, run: Run, ensemble: ProcessGroup) -> None:
+    def reduce_along(self, ensemble: ProcessGroup) -> None:
         """Takes ``reduce_apart`` back, for the runs to come."""
 
     def __repr__(self) -> str:
@@ -87,14 +88,7 @@ class Together(Strategy):
         debug = bool(os.environ.get("CADENZA_DEBUG")) if self.debug is None else self.debug
         called = guarded(callback, player) if debug and callback.ranks != "all" else player
 
-        def play(run: Run) -> Any:
-            before, run._playing = run._playing, callback
-            try:
-                return called(run)
-            finally:
-                run._playing = before
-
-        return play
+        return with_caller(callback, called)
 
     def begin(self, run: Run) -> Processes:
         if run.training_state.world.alone:
@@ -103,7 +97,7 @@ class Together(Strategy):
             ensemble = self.ensemble(run.training_state)
             ensemble.follow(run)
             refuse_wrapped(run.module)
-            run.clock.agreed = compare(run, run._plan.given, ensemble.place)
+            run.clock.agreed = compare(run, run.plan.given, ensemble.place)
         self.spread(run, ensemble)
         return ensemble
 

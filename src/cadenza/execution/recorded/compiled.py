@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from cadenza.engine.fields import GONE, UNWEIGHTED, Later
+from cadenza.engine.state import GONE, UNWEIGHTED, Later
 from cadenza.execution.recorded.cpu_random import take_out, with_draws
 from cadenza.execution.recorded.host_sync import ReadingIsAnError, said_of
 from cadenza.execution.recorded.optimizer_form import Form
@@ -64,14 +64,15 @@ class TraceRecorder:
         self, run: Run, opened: Callable[[Run], bool], callbacks: tuple[Callback, ...], prepare: Callable[[], None]
     ) -> tuple[Recording, bool]:
         """Does the step of this batch and traces it meanwhile, then compiles the trace."""
-        batch, run._batch = run._batch, each_its_own(run._batch)
-        apart = run._batch is not batch
+        batch = run._state.batch
+        run._state.give(each_its_own(batch))
+        apart = run._state.batch is not batch
         try:
             with plain_lstms(run):
                 return self._record(run, opened, callbacks, prepare)
         finally:
             if apart:
-                run._batch = batch
+                run._state.give(batch)
 
     def _record(
         self, run: Run, opened: Callable[[Run], bool], callbacks: tuple[Callback, ...], prepare: Callable[[], None]
@@ -198,8 +199,8 @@ def trace(run: Run, opened: Callable[[Run], bool], touched: list[Tensor]) -> tup
 def _outputs(run: Run, known: set[int]) -> list[Tensor | None]:
     parameters = parameters_of(run)
     new = [p.grad if p.grad is not None and id(p.grad) not in known else None for p in parameters]
-    output = () if run._output is GONE else run._output
-    return [run._loss.detach(), *(tensor.detach() for tensor in tensors_of(output)), *new]
+    output = () if run._state.output is GONE else run._state.output
+    return [run._state.loss.detach(), *(tensor.detach() for tensor in tensors_of(output)), *new]
 
 
 class Compiled(Recording):
@@ -217,20 +218,20 @@ class Compiled(Recording):
         self.compiled, self.outcome, self.parameters = compiled, outcome, kept.parameters
         self.inputs: list[Any] = [tensor.detach() for tensor in touched]
         places = {id(tensor): place for place, tensor in enumerate(touched)}
-        self.of_batch = [(places[id(t)], i) for i, t in enumerate(tensors_of(run._batch)) if id(t) in places]
+        self.of_batch = [(places[id(t)], i) for i, t in enumerate(tensors_of(run._state.batch)) if id(t) in places]
         held = enumerate(kept.gradients)
         self.of_gradients = [(places[id(g)], i) for i, g in held if g is not None and id(g) in places]
         for place, _ in (*self.of_batch, *self.of_gradients):
             self.inputs[place] = None
         self.returned = [tensor is not None for tensor in outputs]
-        self.output = GONE if run._output is GONE else with_tensors(run._output, lambda tensor: _EMPTY)
-        self.tensors = sum(1 for _ in tensors_of(() if run._output is GONE else run._output))
+        self.output = GONE if run._state.output is GONE else with_tensors(run._state.output, lambda tensor: _EMPTY)
+        self.tensors = sum(1 for _ in tensors_of(() if run._state.output is GONE else run._state.output))
         self.clears = all(gradient is None for gradient in outcome.gradients)
 
     def play(self, run: Run) -> bool:
         inputs = self.inputs.copy()
         if self.of_batch:
-            given = list(tensors_of(run._batch))
+            given = list(tensors_of(run._state.batch))
             for place, index in self.of_batch:
                 inputs[place] = given[index]
         for place, index in self.of_gradients:
@@ -242,11 +243,11 @@ class Compiled(Recording):
         outputs = [next(results) if there else None for there in self.returned]
         self._leave_gradients(outputs[1 + self.tensors :])
         self.outcome.leave(run)
-        run._loss = outputs[0]
-        run._output = self.output
+        run._state.set_loss(outputs[0])
+        run._state.set_output(self.output)
         if self.output is not GONE:
             parts = outputs[1 : 1 + self.tensors]
-            run._output = parts[0] if self.output is _EMPTY else Later(lambda: _filled(self.output, parts))
+            run._state.set_output(parts[0] if self.output is _EMPTY else Later(lambda: _filled(self.output, parts)))
         return self.outcome.result
 
     def _leave_gradients(self, new: list[Tensor | None]) -> None:

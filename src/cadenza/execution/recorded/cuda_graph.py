@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cadenza.engine.fields import GONE, UNWEIGHTED, Later
+from cadenza.engine.state import GONE, UNWEIGHTED, Later
 from cadenza.execution.recorded.graph_buffers import Inputs, Losses
 from cadenza.execution.recorded.host_sync import host_waits, recover, unwatched, waiting_is_an_error
 from cadenza.execution.recorded.recording import CannotRecord, Outcome, Recording, first_line
@@ -40,34 +40,34 @@ class GraphRecorder:
         """A real step. In the last one before a recording it is watched whether the host waits for the device."""
         here = torch.cuda.current_stream(run.device)
         self.stream.wait_stream(here)
-        run._last_loss = run._last_output = None  # what autograd keeps for them belongs to another stream
+        run._state.let_go()  # what autograd keeps for them belongs to another stream
         watching: AbstractContextManager[list[str]] = host_waits() if last else nullcontext([])
         with torch.cuda.stream(self.stream), watching as waits, talking(run, unwatched) if last else nullcontext():
             result = opened(run)
         here.wait_stream(self.stream)
-        if run._loss is not GONE:
-            run._loss, run._output = run._loss.detach(), with_tensors(run._output, Tensor.detach)
-            self._provide_page(run._loss)
+        if run._state.loss is not GONE:
+            run._state.set_results(with_tensors(run._state.output, Tensor.detach), run._state.loss.detach())
+            self._provide_page(run._state.loss)
         return result, f"the step waits for the device: {waits[0]}" if waits else None
 
     def record(
         self, run: Run, opened: Callable[[Run], bool], callbacks: tuple[Callback, ...], prepare: Callable[[], None]
     ) -> tuple[Recording, bool]:
         """Records the step of this batch without doing it, then plays it."""
-        batch, kept, here = run._batch, Rollback(run, callbacks), torch.cuda.current_stream(run.device)
+        batch, kept, here = run._state.batch, Rollback(run, callbacks), torch.cuda.current_stream(run.device)
         parameters = kept.parameters
         try:
             prepare()
             inputs = Inputs(batch)
             before = list(kept.gradients)
-            run._last_loss = run._last_output = None
-            run._batch = inputs.batch
+            run._state.let_go()
+            run._state.give(inputs.batch)
             tape, result, losses = self._capture(run, opened)
             outcome = Outcome.of(run, result, kept.steps, parameters)
             changed = kept.what_changed()
             if changed is not None:
                 raise CannotRecord(changed)
-            recording = Graph(tape, inputs, before, parameters, outcome, run._loss, run._output, losses)
+            recording = Graph(tape, inputs, before, parameters, outcome, run._state.loss, run._state.output, losses)
             recording.held = kept.states, kept.tables, kept.attributes
         except BaseException as error:
             torch.cuda.set_stream(here)  # torch does not come back from a capture that the device ended
@@ -91,9 +91,9 @@ class GraphRecorder:
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")
             with nothing_is_collected(), waiting_is_an_error(), talking(run, tape.cut, only=True), tape.turning:
                 result = opened(run)
-                losses = self.losses.get(run._loss.dtype) if is_number(run._loss) else None
+                losses = self.losses.get(run._state.loss.dtype) if is_number(run._state.loss) else None
                 if losses is not None:
-                    losses.write(run._loss)
+                    losses.write(run._state.loss)
         # a capture begins with fills of what its random numbers are counted by, which the device may not have done yet
         torch.cuda.current_stream(run.device).wait_stream(self.stream)
         return tape, result, losses
@@ -147,7 +147,7 @@ def talking(
     run: Run, between: Callable[[Callable[[], None]], None], *, only: bool = False
 ) -> AbstractContextManager[None]:
     """Under many processes: what puts gradients together is handed to ``between``; with ``only`` nothing else talks."""
-    return run._processes.talking(between, only=only)
+    return run._state.processes.talking(between, only=only)
 
 
 def cause_of(error: Exception) -> Exception:
@@ -192,12 +192,12 @@ class Graph(Recording):
 
     def take_over(self, run: Run, batch: Any) -> None:
         """After recording: what stands on the host is there already, now the device does its part."""
-        run._batch = batch
+        run._state.give(batch)
         run.loss_weight = UNWEIGHTED
         self._launch(run)
 
     def play(self, run: Run) -> bool:
-        self.inputs.take(run._batch)
+        self.inputs.take(run._state.batch)
         if self.accumulates:
             self._take_gradients()
         self._launch(run)
@@ -219,8 +219,8 @@ class Graph(Recording):
         """Loss and output are copied as soon as somebody reads them."""
         output = self.output
         if self.losses is not None:
-            run._loss = self.losses.of(self.launch)
+            run._state.set_loss(self.losses.of(self.launch))
         else:
             self.launch()
-            run._loss = self.loss.clone() if isinstance(self.loss, Tensor) else self.loss
-        run._output = output if output is GONE else Later(lambda: with_tensors(output, Tensor.clone))
+            run._state.set_loss(self.loss.clone() if isinstance(self.loss, Tensor) else self.loss)
+        run._state.set_output(output if output is GONE else Later(lambda: with_tensors(output, Tensor.clone)))

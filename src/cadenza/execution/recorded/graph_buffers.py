@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cadenza.engine.fields import OnPage, Page
+from cadenza.engine.state import OnPage, Page
 from cadenza.foundation.torch_private import foreach_copy_
 from cadenza.foundation.tree import tensors_of, with_tensors
 

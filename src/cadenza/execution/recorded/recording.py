@@ -44,16 +44,14 @@ class Outcome:
     def of(cls, run: Run, result: bool, steps_before: int, parameters: list[Tensor]) -> Outcome:
         steps = run.clock.steps - steps_before
         gradients = [parameter.grad for parameter in parameters]
-        return cls(result, run._asked, run._held, run._skipped, steps, run._at, gradients)
+        return cls(result, run._state.asked, run._state.held, run._state.skipped, steps, run._state.at, gradients)
 
     def leave(self, run: Run) -> None:
-        run._asked |= self.asked
-        run._held = self.held
-        run._had_held = False
-        run._skipped = self.skipped
-        run._forwarded = run._pass.index
+        state = run._state
+        state.ask(self.asked)
+        state.leave_recorded_step(held=self.held, skipped=self.skipped)
+        state.reach(self.at)
         run.clock.steps += self.steps
-        run._at = self.at
 
 
 class Recording:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from cadenza.callback import Callback
-from cadenza.engine.fields import UNWEIGHTED
+from cadenza.engine.state import UNWEIGHTED
 from cadenza.execution.recorded.module_attributes import look_of
 from cadenza.execution.recorded.optimizer_form import Form
 from cadenza.execution.recorded.recording import (
@@ -100,9 +100,9 @@ class Region:
 
     def step(self, run: Run) -> bool:
         """The verb ``train_step``."""
-        if run._asked or self.closed or run.scaler is not None or run.loss_weight is not UNWEIGHTED:
+        if run._state.asked or self.closed or run.scaler is not None or run.loss_weight is not UNWEIGHTED:
             return self.eager(run)
-        if not run._processes.has_even_share(run):
+        if not run._state.processes.has_even_share(run):
             return self._weighted(run)
         result = self._ordinary(run)
         if result and self._adjust_lr is not None:
@@ -111,13 +111,13 @@ class Region:
 
     def _weighted(self, run: Run) -> bool:
         """A step whose batch counts more or less than those of the other processes."""
-        if run._pass.samples_of_all is None:
+        if run._state.current.samples_of_all is None:
             self._close("the processes tell each other in each step how large their batches are; nobody knows before")
         return self.eager(run)
 
     def _ordinary(self, run: Run) -> bool:
         try:
-            shape = shape_of(run._batch)
+            shape = shape_of(run._state.batch)
             self._look_at_states(run)
             kind = self._kind(run)
             variants = self.recordings.get(shape)
@@ -141,8 +141,8 @@ class Region:
 
     def _kind(self, run: Run) -> Hashable:
         """Everything on the host that shapes a step, beside the batch."""
-        if run._pass is not self._of_pass or not are_the_same(self._parts_now(run), self._parts):
-            self._of_pass = run._pass
+        if run._state.current is not self._of_pass or not are_the_same(self._parts_now(run), self._parts):
+            self._of_pass = run._state.current
             self._modules = modules_of(run)
             tables = [tables_of(module, PARAMETERS, MODULES).values() for module in self._modules]
             self._held = [table.values() for table in chain.from_iterable(tables) if table]
@@ -157,8 +157,8 @@ class Region:
         if not are_the_same(buffers, self._left):  # replaced between two steps, and not by the model itself
             self._buffers = self._left = buffers
         return (
-            run._held,
-            run._processes.syncs(run),
+            run._state.held,
+            run._state.processes.syncs(run),
             self._look,
             tuple([module.training for module in self._modules]),
             tuple([(p.data_ptr(), p.requires_grad, p.grad is None) for p in self._parameters]),
@@ -179,7 +179,7 @@ class Region:
         none, nothing that is recorded is good any more. Each tensor is looked at once for each pass only."""
         states = states_of(self.forms)
         if are_the_same(states, self._states) and (
-            run._pass is self._of_pass or places(states) == self._recorded_states
+            run._state.current is self._of_pass or places(states) == self._recorded_states
         ):
             return
         self._states = states
@@ -203,7 +203,7 @@ class Region:
         needed = self.warm_ups[0] if not self.recordings else self.warm_ups[1]
         if count <= needed:
             result, why_not = self.recorder.warm_up(run, self.opened, last=count == needed)
-            hides = what_hides_tensors(run._output) if count == 1 else None
+            hides = what_hides_tensors(run._state.output) if count == 1 else None
             if hides is not None and why_not is None:
                 why_not = f"the output is or holds a {hides}, in which tensors cannot be followed; a dict would do"
             if why_not is not None:

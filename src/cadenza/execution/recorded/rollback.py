@@ -22,15 +22,13 @@ if TYPE_CHECKING:
     from cadenza.callback import Callback
     from cadenza.run import Run
 
-_OF_RUN = ("_batch", "_output", "_loss", "_asked", "_held", "_had_held", "_skipped", "_forwarded", "_at", "_first")
-
 
 class Rollback:
     """The state of a run on the host before a step, as it can be put back."""
 
     def __init__(self, run: Run, callbacks: tuple[Callback, ...]) -> None:
         self.run = run
-        self.fields = {name: getattr(run, name) for name in (*_OF_RUN, "loss_weight")}
+        self.fields, self.weight = run._state.of_step(), run.loss_weight
         self.steps = run.clock.steps
         self.parameters = parameters_of(run)
         self.state = state = KeptState()
@@ -53,8 +51,8 @@ class Rollback:
         state.keep_rng(run.device)
 
     def put_back(self) -> None:
-        for name, value in self.fields.items():
-            setattr(self.run, name, value)
+        self.run._state.restore_step(self.fields)
+        self.run.loss_weight = self.weight
         self.run.clock.steps = self.steps
         self.state.restore()
 
