@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CODE := src tests examples benchmarks tools
-ADVICE := Cadenza needs Python 3.11 or newer; name one: make train PYTHON=python3.12
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The quick tests: the loop, its points and requests, and what every callback and page must hold; no processes.
@@ -62,7 +61,7 @@ clean:  ## removes the environment and all caches
 
 # One stamp for each group of packages; the test group includes what the examples need.
 $(VENV)/.examples $(VENV)/.test: pyproject.toml constraints.txt
-	@$(PYTHON) -c "" 2>/dev/null || { echo "There is no $(PYTHON) that starts. $(ADVICE)"; exit 1; }
-	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "$(PYTHON) is too old. $(ADVICE)"; exit 1; }
+	@if ! $(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null; then \
+	  echo "$(or $(PYTHON),nothing) is not Python 3.11 or newer, which Cadenza needs; name one: make train PYTHON=python3.12" >&2; exit 1; fi
 	@$(PYTHON) tools/install.py $(VENV) $(patsubst .%,%,$(notdir $@))
 	@touch $@ $(if $(filter %.test,$@),$(VENV)/.examples)
