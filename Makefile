@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 CODE := src tests examples benchmarks tools
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# The quick tests: the loop, its points and requests, and what every callback and page must hold; no processes.
+# The quick tests: the loop, its points and requests, the layout, and what every callback must hold; few processes.
 QUICK := tests/engine tests/execution/test_bit_equal.py tests/execution/test_bit_equal_fit.py \
   tests/execution/test_plain_step.py tests/execution/test_host_waits.py tests/registration tests/replay tests/foundation \
   tests/test_best.py tests/test_clock.py tests/test_declared.py tests/test_explain.py tests/test_generated.py \
-  tests/test_history.py tests/test_imports.py tests/test_trainer_arguments.py tests/test_when.py \
+  tests/test_history.py tests/test_house.py tests/test_imports.py tests/test_missing_packages.py \
+  tests/test_trainer_arguments.py tests/test_when.py \
   tests/callbacks/test_every_argument.py tests/callbacks/test_unneeded_points.py \
   --ignore tests/engine/test_properties.py --ignore tests/engine/test_memory.py --deselect tests/test_imports.py::test_training_needs_torch_alone
 
