@@ -3,14 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CODE := src tests examples benchmarks tools
-ADVICE := Cadenza needs Python 3.11 or newer; name one: make train PYTHON=python3.12
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# The quick tests: the loop, its points and requests, and what every callback and page must hold; no processes.
+# The quick tests: the loop, its points and requests, the layout, and what every callback must hold; few processes.
 QUICK := tests/engine tests/execution/test_bit_equal.py tests/execution/test_bit_equal_fit.py \
   tests/execution/test_plain_step.py tests/execution/test_host_waits.py tests/registration tests/replay tests/foundation \
   tests/test_best.py tests/test_clock.py tests/test_declared.py tests/test_explain.py tests/test_generated.py \
-  tests/test_history.py tests/test_imports.py tests/test_trainer_arguments.py tests/test_when.py \
+  tests/test_history.py tests/test_house.py tests/test_imports.py tests/test_missing_packages.py \
+  tests/test_trainer_arguments.py tests/test_when.py \
   tests/callbacks/test_every_argument.py tests/callbacks/test_unneeded_points.py \
   --ignore tests/engine/test_properties.py --ignore tests/engine/test_memory.py --deselect tests/test_imports.py::test_training_needs_torch_alone
 
@@ -62,7 +62,7 @@ clean:  ## removes the environment and all caches
 
 # One stamp for each group of packages; the test group includes what the examples need.
 $(VENV)/.examples $(VENV)/.test: pyproject.toml constraints.txt
-	@$(PYTHON) -c "" 2>/dev/null || { echo "There is no $(PYTHON) that starts. $(ADVICE)"; exit 1; }
-	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "$(PYTHON) is too old. $(ADVICE)"; exit 1; }
+	@if ! $(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null; then \
+	  echo "$(or $(PYTHON),nothing) is not Python 3.11 or newer, which Cadenza needs; name one: make train PYTHON=python3.12" >&2; exit 1; fi
 	@$(PYTHON) tools/install.py $(VENV) $(patsubst .%,%,$(notdir $@))
 	@touch $@ $(if $(filter %.test,$@),$(VENV)/.examples)

@@ -16,8 +16,10 @@ from pathlib import Path
 
 WANTED = {"examples": ["--editable", ".[examples]"], "test": ["--editable", ".", "--group", "test"]}
 """What each target installs. The test group includes what the examples need."""
+OLDEST = (3, 11)
 PIP = "pip>=25.1"
 """The first pip that reads dependency groups."""
+HAS_PIP = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pip') is None)"
 SETTINGS = {
     "find-links": "UV_FIND_LINKS",
     "index-url": "UV_DEFAULT_INDEX",
@@ -40,7 +42,7 @@ def install_with_uv(uv: str, python: Path, target: str) -> bool:
     """Returns False if uv could not do it; pip then says what is wrong, or succeeds."""
     say(f"installing what `{target}` needs into {python.parent.parent} with uv")
     environment = {**as_uv_reads_them(settings_of_pip()), **os.environ}
-    if not works(python) and not succeeds([uv, "venv", "--quiet", "--python", sys.executable, folder_of(python)]):
+    if not works(python) and not succeeds([uv, "venv", "--quiet", "--python", sys.executable, *anew(python)]):
         return False
     where = ["--quiet", "--python", str(python), "--constraints", "constraints.txt"]
     return succeeds([uv, "pip", "install", *where, *WANTED[target]], environment)
@@ -48,8 +50,8 @@ def install_with_uv(uv: str, python: Path, target: str) -> bool:
 
 def install_with_pip(python: Path, target: str) -> None:
     say(f"installing what `{target}` needs into {python.parent.parent} with pip (uv would be faster)")
-    if not works(python, "-m", "pip", "--version"):
-        check([sys.executable, "-m", "venv", folder_of(python)])
+    if not works(python) or not succeeds([str(python), "-c", HAS_PIP]):
+        check([sys.executable, "-m", "venv", *anew(python)])
     # Without --no-compile pip spends half of its time on bytecode of modules that no test and no example imports.
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     if "--group" in WANTED[target]:
@@ -81,13 +83,15 @@ def as_uv_reads_them(settings: dict[str, str]) -> dict[str, str]:
 # Commands -----------------------------------------------------------------------------------------------------------
 
 
-def folder_of(python: Path) -> str:
-    return str(python.parent.parent)
+def works(python: Path) -> bool:
+    """Whether an environment is there whose Python starts and is new enough."""
+    return python.exists() and succeeds([str(python), "-c", f"import sys; sys.exit(sys.version_info < {OLDEST})"])
 
 
-def works(python: Path, *arguments: str) -> bool:
-    """Whether an environment is there whose Python starts and, with ``arguments``, has what it needs."""
-    return python.exists() and subprocess.run([python, *(arguments or ["-c", ""])], capture_output=True).returncode == 0
+def anew(python: Path) -> list[str]:
+    """The folder to make the environment in; what is there is removed if it is one that does not work."""
+    folder = python.parent.parent
+    return ["--clear", str(folder)] if (folder / "pyvenv.cfg").exists() and not works(python) else [str(folder)]
 
 
 def succeeds(command: list[str], environment: dict[str, str] | None = None) -> bool:

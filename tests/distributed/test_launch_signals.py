@@ -141,20 +141,17 @@ def test_a_second_ctrl_c_ends_the_workers_at_once(tmp_path):
     assert not any(map(state, processes(tmp_path)))
 
 
-@pytest.mark.long
 def test_workers_that_do_not_end_are_killed_when_the_grace_is_over(tmp_path):
     with pytest.raises(Preempted, match=r"SIGTERM came; the processes of ranks 0, 1 had not ended after 0\.5 seconds"):
         launch(hang, tmp_path, [signal.SIGTERM], grace=0.5, timeout=200)
     assert not any(map(state, processes(tmp_path)))
 
 
-@pytest.mark.long
 def test_an_error_of_the_save_is_what_is_raised(tmp_path):
     with pytest.raises(OSError, match="no space left"):
         launch(fail_to_save, tmp_path, [signal.SIGINT], timeout=200)
 
 
-@pytest.mark.long
 def test_a_function_that_catches_ctrl_c_returns_its_result(tmp_path):
     assert launch(catch, tmp_path, [signal.SIGINT], results="all", timeout=200) == ["caught", "caught"]
 
