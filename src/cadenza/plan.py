@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,6 +30,8 @@ Instrument: TypeAlias = Callable[[Point, Callback, Player], Player]
 _PER_STAGE_ITERATION = ("fetch", "iter", "forward", "loss")
 _open: list[weakref.ref[Run]] = []
 """The runs that are open, whose callbacks no other run may have. They are weak: a forgotten run does not count."""
+_claiming = threading.RLock()
+"""Held while a run claims its callbacks: trainers of other threads look at the same tables."""
 
 _trained_with: dict[int, tuple[weakref.ref[Callback], weakref.ref[Module]]] = {}
 """The model that a callback with a state was last trained with, by the identity of the callback."""
@@ -173,6 +176,10 @@ class Plan:
     def claim(self, run: Run) -> None:
         """Refuses a callback that plays in another run at this moment, and lets no other run have these. Whatever is
         raised here, no callback is claimed."""
+        with _claiming:
+            self._claim(run)
+
+    def _claim(self, run: Run) -> None:
         for callback in self.callbacks:
             refuse_if_elsewhere(callback, run)
         if run.mode == "fit":

@@ -29,6 +29,12 @@ _BEFORE_FETCH, _AROUND_FETCH, _AFTER_FETCH = (POINTS[f"{kind}_fetch"] for kind i
 _BEFORE_ITER, _AROUND_ITER, _AFTER_ITER = (POINTS[f"{kind}_iter"] for kind in ("before", "around", "after"))
 
 
+def next_batch(run: Run, this: Pass) -> bool:
+    """Fetches the next batch; False if there is none, on any of the processes that train together."""
+    found = fetch_with_others(run, this) if this.score.plays_fetch else take(run, this)
+    return run._state.processes.keep_step(run, this, found) if run._state.processes.many else found
+
+
 def fetch_with_others(run: Run, this: Pass) -> bool:
     """The fetch span: waits for the next batch and puts it on the device; False at the end of the loader."""
     score = this.score

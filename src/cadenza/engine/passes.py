@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cadenza.data import Feed
 from cadenza.engine import boundaries
 from cadenza.engine.dispatch import enter, fire, leave, out_of_a_generator
-from cadenza.engine.iteration import begin_iteration, end_iteration, end_of_loader, fetch_with_others, release, take
+from cadenza.engine.iteration import begin_iteration, end_iteration, end_of_loader, next_batch, release
 from cadenza.engine.open_loader import begin_reading
 from cadenza.engine.requests import END_EPOCH, OF_ITERATION, OF_PASS, REPLAN, SKIP_BATCH, SKIP_VALIDATION, STOP, grant
 from cadenza.engine.stack import Epoch, Frame, Pass, each_verb, take_back, verbs_of
@@ -169,23 +169,13 @@ def end_epoch(run: Run, this: Epoch) -> None:
 
 def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None) -> Iterator[Any]:
     """One pass of ``stage`` over ``loader``: yields each batch, and ends its iteration when the next is asked for."""
-    settle(run)
-    boundaries.may_open(run, stage)
-    if run._state.asked & REPLAN:
-        boundaries.replan(run)
-    boundaries.settle_requests(run)
-    if run._state.asked & STOP or (stage == "val" and run._state.asked & SKIP_VALIDATION):
-        return
-    if run._state.resume.skips(run, stage, name):
+    if not is_wanted(run, stage, name):
         return
     this = Pass(run, stage, name)
     try:
         ended = begin_pass(run, this, loader)
         while not (run._state.asked & _NO_FURTHER or ended):
-            found = fetch_with_others(run, this) if this.score.plays_fetch else take(run, this)
-            if run._state.processes.many:
-                found = run._state.processes.keep_step(run, this, found)
-            if not found:
+            if not next_batch(run, this):
                 end_of_loader(run, this)
                 break
             begin_iteration(run, this)
@@ -207,6 +197,18 @@ def go_over(run: Run, stage: str, loader: Iterable[Any] | None, name: str | None
     except BaseException as error:
         run._state.fail(error)
         raise
+
+
+def is_wanted(run: Run, stage: str, name: str | None) -> bool:
+    """Whether a pass of ``stage`` may begin now and was not done, or asked not to be done, before."""
+    settle(run)
+    boundaries.may_open(run, stage)
+    if run._state.asked & REPLAN:
+        boundaries.replan(run)
+    boundaries.settle_requests(run)
+    if run._state.asked & STOP or (stage == "val" and run._state.asked & SKIP_VALIDATION):
+        return False
+    return not run._state.resume.skips(run, stage, name)
 
 
 def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
@@ -265,7 +267,7 @@ def loader_for(run: Run, stage: str) -> Any:
 
 def end_pass(run: Run, this: Pass) -> None:
     score = this.score
-    if run._state.held and this.stage == "train" and not run._state.asked & STOP:
+    if run._state.held and this.training and not run._state.asked & STOP:
         release(run, this)  # the loader ended sooner than it said
     if this.training and not this.resumed:
         check_idle(run, this)
@@ -275,10 +277,8 @@ def end_pass(run: Run, this: Pass) -> None:
         this.feed.end()
     run._state.let_go()
     whole = this.complete or bool(run._state.asked & END_EPOCH)
-    mean, logged = run._state.processes.over_pass(run, this)
-    counts = this.complete or this.stage == "train" or not run._state.asked & STOP
-    run._log_over_pass(this.prefix, mean, logged, counts=counts)
-    if this.stage == "train" and whole:
+    log_over_pass(run, this)
+    if this.training and whole:
         run._state.epoch_frame.trained = True
     if score.after_stage_epoch:
         fire(run, score.at_after_epoch, score.after_stage_epoch)
@@ -290,3 +290,10 @@ def end_pass(run: Run, this: Pass) -> None:
         run._state.frames[-1].done.append((this.stage, this.name))
     if this.stage == "val" and whole and run._state.current.iterating:
         boundaries.check_best(run, this.prefix)
+
+
+def log_over_pass(run: Run, this: Pass) -> None:
+    """Logs the mean loss of the pass, if it was not an evaluation that was stopped, and what its iterations logged."""
+    mean, logged = run._state.processes.over_pass(run, this)
+    counts = this.complete or this.training or not run._state.asked & STOP
+    run._log_over_pass(this.prefix, mean, logged, counts=counts)

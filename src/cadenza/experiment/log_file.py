@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from cadenza.experiment.secrets import masked_text
+from cadenza.foundation.warn import SHOWN
 from cadenza.foundation.whole_files import append_whole
 
 
@@ -45,18 +44,14 @@ class LogFile(logging.Handler):
     def listening(self) -> Iterator[None]:
         """Inside, records of the ``cadenza`` loggers and warnings are written too; both also go where they went."""
         logger = logging.getLogger("cadenza")
-        shown = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        def hear(message: Warning | str, category: type[Warning]) -> None:
             self.write(f"warning: {category.__name__}: {message}")
             self.heard("warning", str(message))
-            shown(message, category, *where, **more)
 
         logger.addHandler(self)
-        warnings.showwarning = show
         try:
-            yield
+            with SHOWN.heard_by(hear):
+                yield
         finally:
             logger.removeHandler(self)
-            if warnings.showwarning is show:  # unless somebody else has put theirs in its place
-                warnings.showwarning = shown

@@ -1,4 +1,4 @@
-"""How a user is told something that no error says."""
+"""Warnings: giving one at the user's line, and hearing those of the whole process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
+
+from cadenza.foundation.stand_in import Listener, StandIn
 
 log = logging.getLogger("cadenza")
 _LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -21,3 +25,15 @@ def warn(said: str) -> None:
         warnings.warn(said, stacklevel=level)
     except (OSError, ValueError):  # standard error is closed, which must not end a training
         log.warning("%s", said)
+
+
+def _showing(show: Callable[..., Any], tell: Listener) -> Callable[..., Any]:
+    def show_unless_taken(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not tell(message, category):
+            show(message, category, *where, **more)
+
+    return show_unless_taken
+
+
+SHOWN = StandIn(warnings, "showwarning", _showing)
+"""Tells its listeners each warning that is shown, and its category. One that returns True keeps it from being shown."""

@@ -6,12 +6,13 @@ import contextlib
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from cadenza.execution.recorded.host_sync import PROTOTYPE, WAITED, noting_synchronize
+from cadenza.foundation.warn import SHOWN
 
 
 class HostWaits:
@@ -53,9 +54,7 @@ class HostWaits:
         self._depth += 1
         if self._depth > 1 or not self.counts:
             return
-        shown = warnings.showwarning
-        self._undo.callback(setattr, warnings, "showwarning", shown)
-        warnings.showwarning = lambda *args, **more: self._notice(shown, *args, **more)
+        self._undo.enter_context(SHOWN.heard_by(self._notice))
         torch.cuda.set_sync_debug_mode("warn")
         self._undo.callback(torch.cuda.set_sync_debug_mode, "default")
         self._undo.enter_context(noting_synchronize(lambda _: self._count()))
@@ -68,11 +67,12 @@ class HostWaits:
     def _count(self) -> None:
         self.count += threading.get_ident() == self._thread
 
-    def _notice(self, shown: Callable[..., Any], message: Any, *args: Any, **more: Any) -> None:
-        if not str(message).startswith(WAITED):
-            shown(message, *args, **more)
-        else:
+    def _notice(self, message: Any, _: type[Warning]) -> bool:
+        """Keeps torch's warnings of waits from being shown, and counts them."""
+        waited = str(message).startswith(WAITED)
+        if waited:
             self._count()
+        return waited
 
 
 def _filter(action: Any, message: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,12 +18,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from cadenza.execution.recorded.recording import first_line
+from cadenza.foundation.stand_in import StandIn
 from cadenza.foundation.torch_private import end_allocating_to_pool
 
 WAITED = "called a synchronizing CUDA operation"
 PROTOTYPE = "Synchronization debug mode is a prototype"
 """How torch's warnings begin: that of a wait, and the one of the mode that makes it warn of waits."""
-_watching = True
+_HERE = threading.local()
+"""Whether waits of this thread count at the moment, as ``_HERE.unwatched`` says."""
 
 
 @contextmanager
@@ -66,14 +69,13 @@ def waiting_is_an_error() -> Iterator[None]:
 
 def unwatched(talk: Callable[[], None]) -> None:
     """Calls ``talk``, which may wait."""
-    global _watching
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("default")
-    _watching = False
+    _HERE.unwatched = True
     try:
         talk()
     finally:
-        _watching = True
+        _HERE.unwatched = False
         torch.cuda.set_sync_debug_mode(mode)
 
 
@@ -82,7 +84,7 @@ def _instead(waited: Callable[[str], None]) -> Iterator[None]:
     """Reports the places of calls of ``synchronize``; those of capturing itself pass."""
 
     def note(caller: FrameType) -> None:
-        if _watching and caller.f_globals.get("__name__") != "torch.cuda.graphs":
+        if not getattr(_HERE, "unwatched", False) and caller.f_globals.get("__name__") != "torch.cuda.graphs":
             waited(f"{caller.f_code.co_filename}:{caller.f_lineno}")
 
     with noting_synchronize(note):
@@ -91,23 +93,29 @@ def _instead(waited: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def noting_synchronize(note: Callable[[FrameType], None]) -> Iterator[None]:
-    """Calls ``note`` with the caller before each ``synchronize``, of which torch itself does not warn. It does of those
-    of a stream."""
-    with ExitStack() as undo:
-        owners: tuple[Any, ...] = (torch.cuda, torch.accelerator, torch.cuda.Event)
-        for owner in owners:
-            wait = owner.synchronize
-            owner.synchronize = _noted(wait, note)
-            undo.callback(setattr, owner, "synchronize", wait)
+    """Calls ``note`` with the caller before each ``synchronize`` of this thread. Torch itself does not warn of these, only
+    of those of a stream."""
+    thread = threading.get_ident()
+
+    def note_own(caller: FrameType) -> None:
+        if threading.get_ident() == thread:
+            note(caller)
+
+    with ExitStack() as listening:
+        for one in _SYNCHRONIZE:
+            listening.enter_context(one.heard_by(note_own))
         yield
 
 
-def _noted(wait: Callable[..., Any], note: Callable[[FrameType], None]) -> Callable[..., Any]:
+def _noted(wait: Callable[..., Any], tell: Callable[..., object]) -> Callable[..., Any]:
     def noted(*args: Any, **more: Any) -> Any:
-        note(sys._getframe(1))
+        tell(sys._getframe(1))
         return wait(*args, **more)
 
     return noted
+
+
+_SYNCHRONIZE = [StandIn(owner, "synchronize", _noted) for owner in (torch.cuda, torch.accelerator, torch.cuda.Event)]
 
 
 def recover(device: torch.device, pool: Any) -> None:
