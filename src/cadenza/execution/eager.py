@@ -31,9 +31,7 @@ def verbs(score: StageScore) -> Verbs:
         return replace(each_verb(_only_in_training), eval_step=evaluate, forward=evaluate)
     backward, step = backward_verb(score), step_verb(score)
 
-    def train_step(run: Run) -> bool:
-        return forward(run) and backward(run) and step(run)
-
+    train_step = in_order(forward, backward, step)
     bare = score.is_plain(*ACTIONS["train"]) and has_plain_optimizers(score) and not score.plan.together
     whole = _bare_step(score, train_step) if bare else train_step
     return Verbs(whole, _only_in_evaluation, forward, backward, step, recompute_verb(score), step_optimizer)
@@ -41,13 +39,19 @@ def verbs(score: StageScore) -> Verbs:
 
 def opened_step(score: StageScore) -> Callable[[Run], bool]:
     """A whole training step, one action after the other, without what adjusts the learning rate."""
-    forward, backward = forward_verb(score), backward_verb(score)
-    step = step_verb(score, adjusts_lr=False)
+    return in_order(forward_verb(score), backward_verb(score), step_verb(score, adjusts_lr=False))
 
-    def play(run: Run) -> bool:
+
+def in_order(
+    forward: Callable[[Run], bool], backward: Callable[[Run], bool], step: Callable[[Run], bool]
+) -> Callable[[Run], bool]:
+    """A training step: the order of its verbs is written here and, for steps in which no callback runs, in
+    ``_bare_step``. One that is skipped by request ends the step."""
+
+    def train_step(run: Run) -> bool:
         return forward(run) and backward(run) and step(run)
 
-    return play
+    return train_step
 
 
 def _bare_step(score: StageScore, opened: Callable[[Run], bool]) -> Callable[[Run], bool]:

@@ -93,8 +93,8 @@ def _instead(waited: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def noting_synchronize(note: Callable[[FrameType], None]) -> Iterator[None]:
-    """Calls ``note`` with the caller before each ``synchronize`` of this thread. Torch itself does not warn of these, only
-    of those of a stream."""
+    """Calls ``note`` with the caller before each ``synchronize`` of this thread. Torch itself does not warn of these,
+    only of those of a stream."""
     thread = threading.get_ident()
 
     def note_own(caller: FrameType) -> None:
