@@ -1,6 +1,6 @@
 """The loop. This is all of it: copy a function, change it, and call it with ``with trainer.run(...) as run``.
 
-The order of a step is in ``execution/eager.py`` (``train_step``), that of a pass in ``engine/passes.py`` (``go_over``).
+The order of a step is in ``execution/eager.py`` (``in_order``), that of a pass in ``engine/passes.py`` (``go_over``).
 Every verb below runs its points. In order, one epoch of ``fit``::
 
     run.epochs()        before_epoch, on_lr_adjust, after_best, after_epoch

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 
 import pytest
+import torch
 from torch import nn
 
 from cadenza import Callback
+from cadenza.distributed import DDP
 from cadenza.points import POINTS, Kind
 from cadenza.testing import tiny_classifier
 
@@ -111,3 +114,26 @@ def test_a_fault_while_the_models_are_wrapped_is_told_too(answers):
 
 def test_who_ends_by_itself_after_a_failure_is_not_interrupted(answers):
     assert [one[-2]["reason"] for one in answers] == [True, True]
+
+
+def without_channel(strategy, rank=None):
+    callbacks = [] if rank is None else [Fault("before_step", rank)]
+    found = fitted(callbacks, strategy=strategy)
+    found["threads"] = [thread.name for thread in threading.enumerate()]
+    return found
+
+
+def test_the_failure_channel_can_be_switched_off():
+    quiet = ranks(without_channel, DDP(failure_channel=False), results="all")
+    heard = ranks(without_channel, DDP(), results="all")
+    assert [one["error"] for one in (*quiet, *heard)] == [None] * 4
+    assert torch.equal(quiet[0]["weights"], heard[0]["weights"])
+    assert "cadenza lifeline" in heard[0]["threads"]
+    assert "cadenza lifeline" not in quiet[0]["threads"]
+
+
+def test_without_the_channel_a_failure_is_known_when_the_collective_fails():
+    own, other = ranks(without_channel, DDP(failure_channel=False, timeout=10.0), 1, results="all")[::-1]
+    assert own["error"] == "ValueError: a fault"
+    assert other["error"] is not None
+    assert "RankFailed" not in other["error"]

@@ -10,6 +10,7 @@ import torch
 from tests.engine.scenarios import batches, make_trainer, same_weights
 from tqdm import tqdm
 
+from cadenza.engine import passes
 from cadenza.testing import Recorder
 
 LEFT = ["exit_train_iter", "exit_iter", "exit_train_epoch"]
@@ -37,6 +38,22 @@ def test_break_leaves_the_arounds_at_once_and_plays_the_rest_at_the_next_verb(wr
             for _batch in run.validate(batches(1)):
                 assert recorder.trace[3:6] == OWED
                 assert recorder.trace[6] == "before_val_epoch"
+
+
+def test_where_instructions_cannot_be_read_the_arounds_are_left_at_the_next_verb(monkeypatch):
+    monkeypatch.setattr(passes, "_READS_INSTRUCTIONS", False)
+    recorder = Recorder(arounds=True)
+    with make_trainer(recorder).run(epochs=1) as run:
+        for _ in run.epochs():
+            for _batch in run.train(batches(3)):
+                run.train_step()
+                recorder.trace.clear()
+                break
+            assert recorder.trace == []
+            for _batch in run.validate(batches(1)):
+                left = [name for name in recorder.trace if name.startswith(("exit_", "after_"))]
+                assert left[: len(LEFT + OWED)].count("after_train_epoch") == 1
+                assert set(LEFT) <= set(left)
 
 
 def break_in_a_with(run, body):

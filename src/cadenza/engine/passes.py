@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from cadenza.run import Run
 
 _NO_FURTHER = END_EPOCH | STOP
+_READS_INSTRUCTIONS = sys.implementation.name == "cpython"
 
 
 def _settling(verb: str) -> Callable[..., Any]:
-    """A verb of an abandoned pass: it ends that first, and then acts on what is open around it."""
+    """A verb of an abandoned pass: it ends that first, then acts on what is open around it."""
 
     def settle_first(run: Run, *args: Any) -> Any:
         settle(run)
@@ -58,10 +59,9 @@ def abandon(run: Run, frame: Frame) -> None:
     known = run._state.failing is not None or left_by_break(sys._getframe(2))
     for above in reversed(run._state.frames[run._state.frames.index(frame) :]):
         above.abandoned = True
-        if not known:
-            continue
         try:
-            above.leave(run, run._state.failing)
+            if known:
+                above.leave(run, run._state.failing)
         except BaseException as error:
             run._state.owe(run._state.owed or error)  # raised here it would be lost: the next verb raises it
 
@@ -71,8 +71,9 @@ def left_by_break(caller: FrameType | None) -> bool:
 
     Closing a generator tells it nothing, but the instruction at which the caller stands does: break and return drop the
     iterator by an instruction of their own. An iterator that wraps ours (tqdm) stands at its yield; its caller counts.
+    On another interpreter what is held around the pass is left at the next verb (docs/decisions/0002).
     """
-    while caller is not None:
+    while caller is not None and _READS_INSTRUCTIONS:
         instruction = opname[caller.f_code.co_code[caller.f_lasti]]
         if instruction not in ("YIELD_VALUE", "RESUME"):
             return instruction in ("POP_TOP", "POP_ITER")

@@ -80,6 +80,9 @@ class Lifeline:
         self._selector = selectors.DefaultSelector()
         self._wires: dict[int, Wire] = {}
         self._token = secrets.token_hex(16)
+        self._open()
+
+    def _open(self) -> None:
         self._begin()
         atexit.register(self._at_exit)
 
@@ -291,3 +294,18 @@ class Lifeline:
             self._all_cut.set()
             for wire in list(self._wires.values()):
                 wire.send(all_cut=True)
+
+
+class NoChannel(Lifeline):
+    """For processes that shall have no failure channel: no connection, no thread, and no news of a failure."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, set())
+
+    def _open(self) -> None:
+        self._over.set()
+
+    def report(self, failure: dict[str, Any], patience: float = 3.0) -> None:
+        self.failure = failure
+
+    def rest(self) -> None: ...

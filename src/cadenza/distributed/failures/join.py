@@ -12,7 +12,7 @@ import torch
 from torch import distributed as dist
 
 from cadenza.distributed.agreement.collectives import gathered
-from cadenza.distributed.failures.failure_channel import Lifeline
+from cadenza.distributed.failures.failure_channel import Lifeline, NoChannel
 from cadenza.distributed.failures.fork_safety import wait_before_forks
 from cadenza.distributed.failures.sockets import Line, open_lines
 from cadenza.distributed.world import World
@@ -23,10 +23,13 @@ _last: list[tuple[weakref.ref[Any], Lifeline]] = []
 threads end when its owner destroys it, and one that outlives the interpreter ends the process with an abort."""
 
 
-def meet(world: World, device: torch.device, timeout: float) -> Lifeline:
-    """Joins the others if that has not been done, and returns the lifeline that this process has with them."""
+def meet(world: World, device: torch.device, timeout: float, *, channel: bool = True) -> Lifeline:
+    """Joins the others if that has not been done, and returns the lifeline that this process has with them. Without a
+    ``channel`` they hear nothing of each other's failures."""
     world.join(device, timeout)
     wait_before_forks()
+    if not channel:
+        return NoChannel(world)
     _part_from_children()
     group = dist.group.WORLD
     if _last and _last[0][0]() is group:

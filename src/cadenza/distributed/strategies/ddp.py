@@ -33,7 +33,8 @@ class DDP(Together):
 
     The flags are those of ``DistributedDataParallel``. ``timeout`` is how many seconds a collective may take.
     ``debug=True`` (or the variable ``CADENZA_DEBUG``) raises when a callback that is not on all ranks begins a
-    collective.
+    collective. With ``failure_channel=False`` a process does not hear of another one's failure: it waits until the
+    timeout of the collective (see docs/scale.md).
 
     >>> DDP(static_graph=True)
     DDP(static_graph=True)
@@ -51,6 +52,7 @@ class DDP(Together):
         bucket_cap_mb: float | None = None,
         timeout: float = 1800.0,
         debug: bool | None = None,
+        failure_channel: bool = True,
     ) -> None:
         self.flags: dict[str, Any] = {
             "static_graph": static_graph,
@@ -58,7 +60,8 @@ class DDP(Together):
             "gradient_as_bucket_view": gradient_as_bucket_view,
             "broadcast_buffers": broadcast_buffers,
         }
-        flags(**{f"DDP: {name}": flag for name, flag in self.flags.items()})
+        flags(**{f"DDP: {name}": flag for name, flag in {**self.flags, "failure_channel": failure_channel}.items()})
+        self.failure_channel = failure_channel
         self.bucket_cap_mb, self.timeout, self.debug = bucket_cap_mb, timeout, debug
 
     def spread(self, run: Run, ensemble: ProcessGroup) -> None:

@@ -39,6 +39,7 @@ class Strategy:
     sharded = False
     timeout = 1800.0
     debug: bool | None = None
+    failure_channel = True
 
     def world(self) -> World:
         """The processes that take part."""
@@ -104,7 +105,7 @@ class Together(Strategy):
     def ensemble(self, training: Training) -> ProcessGroup:
         """The processes, which meet when this is first asked for."""
         if training.processes is None:
-            lifeline = meet(cast(World, training.world), training.device, self.timeout)
+            lifeline = meet(cast(World, training.world), training.device, self.timeout, channel=self.failure_channel)
             training.processes = ProcessGroup(lifeline, training.device, debug=self.debug, lockstep=self.lockstep)
             training.processes.crew = Crew(lifeline, self.timeout) if self.sharded else None
         return cast(ProcessGroup, training.processes)
