@@ -1492,5 +1492,62 @@ def keeps_learner():
     return recorded(learn)["metrics"], learn.recorder.names
 
 
+# Predictions and callbacks --------------------------------------------------------------------------------------------
+
+ask_order(
+    "get_preds, callback_fns",
+    lambda learn, watch: [learn.callback_fns.append(lambda _: watch), learn.get_preds(n_batch=1)],
+)
+ask_order("pred_batch", lambda learn, watch: [learn.callbacks.append(watch), learn.pred_batch()])
+ask_order(
+    "pred_batch, callback_fns", lambda learn, watch: [learn.callback_fns.append(lambda _: watch), learn.pred_batch()]
+)
+
+
+class Replacing(Callback):
+    def on_batch_begin(self, last_input, last_target, **kwargs):
+        return {"last_input": 2 * last_input, "last_target": (last_target + 1) % 3}
+
+    def on_loss_begin(self, last_output, **kwargs):
+        return {"last_output": last_output + torch.arange(3.0)}
+
+
+@question("get_preds: what callbacks replace")
+def predictions_replaced():
+    return learner(callback_fns=lambda _: Replacing()).get_preds(with_loss=True)
+
+
+@question("pred_batch: what callbacks replace")
+def predicted_batch_replaced():
+    learn = learner()
+    learn.callbacks.append(Replacing())
+    return learn.pred_batch()
+
+
+@question("pred_batch: activ, with_dropout")
+def predicted_batch_more():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(1.0))
+    learn = Learner(learner().data, model, loss_func=nn.CrossEntropyLoss(), path=".")
+    return learn.pred_batch(activ=torch.sigmoid).shape, learn.pred_batch(with_dropout=True), model.training
+
+
+@question("weights: skip_bwd in the second batch, wd")
+def skipped_backward_decay():
+    learn = learner(wd=0.1)
+    learn.fit(1, 0.1, callbacks=[returning("on_backward_begin", at(1, skip_bwd=True))])
+    return weights(learn)
+
+
+@question("recorder: metrics are kept as they were returned")
+def metrics_as_returned():
+    class Returning(Callback):
+        def on_epoch_end(self, last_metrics, **kwargs):
+            return torch_core.add_metrics(last_metrics, [torch.tensor(3.0), 2.0, 1])
+
+    learn = learner(metrics=[measures.accuracy, Returning()])
+    learn.fit(1, 0.1)
+    return [type(one).__name__ for one in learn.recorder.metrics[0]]
+
+
 if __name__ == "__main__":
     main()

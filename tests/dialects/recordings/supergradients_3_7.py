@@ -666,6 +666,11 @@ ask_context("what is known in training", lambda c: sorted(name for name in KNOWN
             "on_training_start", "on_train_loader_start", "on_train_batch_start", "on_train_batch_end")  # fmt: skip
 ask_context("the device, and silence", lambda c: [str(c.device), c.ddp_silent_mode], "on_training_start",
             "on_train_batch_end")  # fmt: skip
+ask_context("the device is a text", lambda c: [type(c.device).__name__, c.device == "cpu"], "on_training_start",
+            "on_train_batch_end", "on_validation_batch_end")  # fmt: skip
+ask_context("parameters of the checkpoint and the model", lambda c: [type(c.checkpoint_params).__name__,
+            c.checkpoint_params.to_dict(), type(c.arch_params).__name__, c.arch_params.to_dict()],
+            "on_training_start")  # fmt: skip
 ask_context("the names of the experiment", lambda c: [c.experiment_name, c.metric_to_watch, c.lr_warmup_epochs],
             "on_training_start", "on_train_loader_end")  # fmt: skip
 ask_context("the folder of the experiment", lambda c: Path(c.ckpt_dir).parts[-2], "on_training_start")

@@ -95,6 +95,8 @@ class FastaiAdapter(Adapter):
         if at in _STAGE_AT:
             stage = _STAGE_AT[at]
             return lambda run: player(run) if run.stage == stage else None
+        if at == ("on_batch_end", "after_pred_iter"):
+            return lambda run: player(run) if self.section.ends_batches else None
         modes = _MODE_AT.get(at)
         if modes is None:
             return super().limited(row, point, player)

@@ -154,8 +154,7 @@ class Learner:
         """Trains for so many epochs. ``lr`` is a number, or a slice over the layer groups."""
         self.opt.lr = self.lr_range(lr)
         self.opt.wd = self.wd if wd is None else wd
-        made = [fn(self) for fn in (*self.callback_fns, *listify(defaults.extra_callback_fns))]
-        wanted = [*self.callbacks, *made, *listify(callbacks), *listify(defaults.extra_callbacks)]
+        wanted = [*self.callbacks, *self._made(), *listify(callbacks), *listify(defaults.extra_callbacks)]
         with self._playing(wanted, self.metrics):
             self.trainer.fit(self.data.train_dl, self.data.valid_dl, epochs=epochs)
             if self.data.valid_dl is not None and not self.section.values["skip_validate"]:
@@ -199,6 +198,10 @@ class Learner:
             return [lr.stop / 10] * (groups - 1) + [lr.stop]
         return [float(one) for one in even_mults(lr.start, lr.stop, groups)] if groups > 1 else [lr.stop]
 
+    def _made(self) -> list[Any]:
+        """New callbacks of ``callback_fns``."""
+        return [fn(self) for fn in (*self.callback_fns, *listify(defaults.extra_callback_fns))]
+
     @contextmanager
     def _playing(self, callbacks: Sequence[Any], metrics: Sequence[Any]) -> Iterator[None]:
         """With callbacks and metrics that take part in one call; metrics play before all others."""
@@ -227,13 +230,16 @@ class Learner:
 
     def get_preds(
         self, ds_type: DatasetType = DatasetType.Valid, activ: Callable[[Any], Any] | None = None,
-        with_loss: bool = False, n_batch: int | None = None,
+        with_loss: bool = False, n_batch: int | None = None, pbar: Any = None,
     ) -> list[Any]:  # fmt: skip
         """Predictions and targets in order, and with ``with_loss`` the loss of each sample. Without ``activ``, that of
-        the loss is used: softmax for a cross entropy."""
+        the loss is used: softmax for a cross entropy. Callbacks of ``callback_fns`` take part, each a new one; the
+        learner keeps those of its last fit, such as ``recorder``."""
         loader = self.data.dl(ds_type)
-        targets = _Targets()
-        with self._playing([*self.callbacks, targets], ()):
+        targets, known = _Targets(), dict(vars(self))
+        made = self._made()
+        vars(self).update(known)
+        with self._playing([*made, *self.callbacks, targets], ()):
             outputs = self.trainer.predict(loader if n_batch is None else FirstBatches(loader, n_batch))
         self._module.eval()
         found = torch.cat(targets.found)
@@ -244,10 +250,22 @@ class Learner:
     def dl(self, ds_type: DatasetType = DatasetType.Valid) -> Any:
         return self.data.dl(ds_type)
 
-    def pred_batch(self, ds_type: DatasetType = DatasetType.Valid, batch: Any = None) -> Any:
-        """Predictions for a batch, by default the first of the loader."""
-        with self._playing((), ()):
-            return self._active(self.trainer.predict([batch or self.data.one_batch(ds_type)]))
+    def pred_batch(
+        self, ds_type: DatasetType = DatasetType.Valid, batch: Any = None, reconstruct: bool = False,
+        with_dropout: bool = False, activ: Callable[[Any], Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """Predictions for a batch, by default the first of the loader. ``with_dropout`` leaves dropout on."""
+        if reconstruct:
+            raise TypeError("fastai: pred_batch(reconstruct=True) is not carried: items of the library are not")
+        noisy = [_Dropout()] if with_dropout else []
+        self.section.ends_batches = False
+        try:
+            with self._playing([*self.callbacks, *noisy], ()):
+                outputs = self.trainer.predict([batch or self.data.one_batch(ds_type)])
+        finally:
+            self.section.ends_batches = True
+            self._module.eval()
+        return (self._active if activ is None else activ)(outputs)
 
     def _active(self, outputs: Any) -> Any:
         loss = self.loss_func.func if isinstance(self.loss_func, FlattenedLoss) else self.loss_func
@@ -307,8 +325,16 @@ class _Targets(Native):
     def __init__(self) -> None:
         self.found: list[Any] = []
 
-    def before_pred_iter(self, run: Any) -> None:
+    def after_pred_iter(self, run: Any) -> None:
         self.found.append(run.targets.detach().cpu())
+
+
+class _Dropout(Native):
+    """Leaves dropout on in a prediction."""
+
+    def before_pred_iter(self, run: Any) -> None:
+        for module in run.module.modules():
+            module.train("Dropout" in type(module).__name__)
 
 
 def _each(loss_func: Any, outputs: Any, targets: Any) -> Any:

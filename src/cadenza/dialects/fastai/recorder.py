@@ -12,7 +12,6 @@ from cadenza.callbacks.showing.figures import new_figure
 from cadenza.dialects.fastai.callback import Callback
 from cadenza.dialects.fastai.core import camel2snake
 from cadenza.dialects.fastai.torch_core import to_cpu
-from cadenza.dialects.numeric import numpy as np
 
 if TYPE_CHECKING:
     from cadenza.dialects.fastai.learner import Learner
@@ -81,7 +80,7 @@ class Recorder(LearnerCallback):
         self.moms: list[float | None] = []
         self.losses: list[Any] = []
         self.val_losses: list[float | None] = []
-        self.metrics: list[list[float]] = []
+        self.metrics: list[list[Any]] = []
         self.nb_batches: list[int] = []
 
     def on_epoch_begin(self, **kwargs: Any) -> None:
@@ -99,13 +98,13 @@ class Recorder(LearnerCallback):
         self, epoch: int, num_batch: int, smooth_loss: Any = None, last_metrics: Any = None, **kwargs: Any
     ) -> None:
         self.nb_batches.append(num_batch)
-        values = [None if value is None else np.float64(value) for value in last_metrics]  # who shows numbers waits
+        values = [to_cpu(value) for value in last_metrics]  # who shows numbers waits
         self.val_losses.append(values[0])
         if len(values) > 1:
             self.metrics.append([value for value in values[1:] if value is not None])
         for name, value in zip(self.metrics_names, values[1:], strict=False):
             if value is not None:
-                self._section.run.log(f"val/{name}", value)
+                self._section.run.log(f"val/{name}", float(value))
         if not self.silent:
             self.format_stats([epoch, smooth_loss, *values])
 

@@ -71,6 +71,7 @@ class FastaiSection(Section):
         self._first_epoch = self._first_batch = self._seen = 0
         self._moving: Tensor | None = None
         self._restored = False
+        self.ends_batches = True  # pred_batch calls no on_batch_end
 
     @property
     def optimizer(self) -> OptimWrapper:

@@ -73,7 +73,7 @@ REQUESTS = (
     Ask("{'stop_epoch': True}", ("end_epoch",), ""),
     Ask("{'skip_validate': True}", ("skip_validation",), "In this epoch and those after it."),
     Ask("{'skip_bwd': True}", ("skip_backward",),
-        "Neither step nor zero_grad are made; the original made them, with whatever gradients were left."),
+        "Neither step nor zero_grad are made; the original steps, which still applies weight decay."),
     Ask("{'skip_step': True}", ("skip_step",), "Once asked, it is not taken back by a later False."),
     Ask("{'skip_zero': True}", ("skip_zero_grad",), "The gradients stay, and nothing steps on them by itself."),
     Ask("return True", ("end_epoch", "skip_batch", "skip_backward", "skip_step", "skip_zero_grad"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from cadenza.callbacks.training.accumulate import Window
 from cadenza.data import length_of
 from cadenza.dialects.aitoolbox.folders import save_state
 from cadenza.dialects.supergradients.callback import ContextSection
+from cadenza.dialects.supergradients.carried import HpmStruct
 from cadenza.dialects.supergradients.checkpoints import SaveCheckpoints, installed_packages, restore
 from cadenza.dialects.supergradients.environment import broadcast_from_master, chosen, synchronised
 from cadenza.dialects.supergradients.loggers import BaseSGLogger, check_params
@@ -268,8 +269,8 @@ class SessionSource(Source):
             "ckpt_dir": str(session.folder),
             "sg_logger": session.logger,
             "training_params": session.params,
-            "checkpoint_params": session.loaders.get("checkpoint_params") or {},
-            "arch_params": session.loaders.get("arch_params") or {},
+            "checkpoint_params": _struct(session.loaders.get("checkpoint_params"), load_checkpoint=False),
+            "arch_params": _struct(session.loaders.get("arch_params")),
             "lr_warmup_epochs": session.params.lr_warmup_epochs,
             "metric_to_watch": session.params.metric_to_watch,
             "valid_metrics": session.valid_metrics,
@@ -278,3 +279,8 @@ class SessionSource(Source):
 
     def close(self) -> None:
         self.session.logger.close()
+
+
+def _struct(given: Any, **entries: Any) -> Any:
+    """Arguments as attributes, given as a dict or as such."""
+    return given if given and not isinstance(given, Mapping) else HpmStruct(**entries | dict(given or {}))

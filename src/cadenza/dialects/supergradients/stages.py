@@ -117,7 +117,7 @@ class TimerCallback(Callback):
 
     def look(self, hook: str, context: PhaseContext) -> None:
         """Takes the time at one hook."""
-        if context.device.type == "cuda":
+        if context.device.startswith("cuda"):
             torch.cuda.synchronize(context.device)  # a time without waiting would be that of the launch
         now = perf_counter()
         for name, (_, last) in SPANS.items():

@@ -52,7 +52,7 @@ ATTRIBUTES = (
     Attribute("loss_avg_meter", "", "Its `average` is the mean of the losses of this pass."),
     Attribute("loss_log_items", "", "On the device; reading a number from it waits."),
     Attribute("criterion", "criterion"),
-    Attribute("device", "device"),
+    Attribute("device", "device", 'A text, such as "cuda".'),
     Attribute("experiment_name"),
     Attribute("ckpt_dir", "", "A text; the folder is there in `Trainer.train`."),
     Attribute("checkpoints_dir_path", "", "The name that the documentation uses for `ckpt_dir`."),

@@ -68,7 +68,7 @@ class Upkeep:
         self.context.put(
             net=run.module, optimizer=run.optimizers[0] if run.optimizers else None, criterion=run.criterion,
             train_loader=run.train_loader, valid_loader=run.val_loader, test_loader=run.test_loaders,
-            device=run.device, ddp_silent_mode=run.rank != 0, **self.source.fields(run),
+            device=str(run.device).removesuffix(":0"), ddp_silent_mode=run.rank != 0, **self.source.fields(run),
         )  # fmt: skip
 
     def epoch_starts(self, run: Run) -> None:
