@@ -118,6 +118,18 @@ class Recurrent(nn.GRU):
         return last
 
 
+class Scaled(nn.Sequential):
+    """Scales by a tensor that is not a parameter of the model; the optimizers train it all the same."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 3))
+        self.outside = (torch.ones((), requires_grad=True),)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        scaled: torch.Tensor = super().forward(inputs * self.outside[0])
+        return scaled
+
+
 def layers(*middle: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Linear(FEATURES, 8), *middle, nn.Linear(8, 3))
 
@@ -127,13 +139,18 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "buffers": lambda: layers(Warming(), nn.Tanh(), nn.Dropout(0.1)),
     "spectral": lambda: layers(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)), nn.ReLU()),
     "recurrent": lambda: nn.Sequential(Recurrent(), nn.Linear(8, 3)),
+    "a parameter outside": Scaled,
 }
 
 # Optimizers and schedules -------------------------------------------------------------------------------------------
 
 
-def halves(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    parameters = list(model.parameters())
+def trained(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *getattr(model, "outside", ())]
+
+
+def halves(model: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    parameters = trained(model)
     return parameters[:2], parameters[2:]
 
 
@@ -148,15 +165,15 @@ def grouped(model: nn.Module) -> torch.optim.Optimizer:
 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {
-    "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
-    "adam": lambda model: torch.optim.Adam(model.parameters(), lr=0.01, amsgrad=True),
-    "nadam": lambda model: torch.optim.NAdam(model.parameters(), lr=0.01),
-    "rmsprop": lambda model: torch.optim.RMSprop(model.parameters(), lr=0.005, momentum=0.5, centered=True),
-    "adagrad": lambda model: torch.optim.Adagrad(model.parameters(), lr=0.05),
+    "sgd": lambda model: torch.optim.SGD(trained(model), lr=0.05, momentum=0.9),
+    "adam": lambda model: torch.optim.Adam(trained(model), lr=0.01, amsgrad=True),
+    "nadam": lambda model: torch.optim.NAdam(trained(model), lr=0.01),
+    "rmsprop": lambda model: torch.optim.RMSprop(trained(model), lr=0.005, momentum=0.5, centered=True),
+    "adagrad": lambda model: torch.optim.Adagrad(trained(model), lr=0.05),
     "groups": grouped,
     "two": two,
     "added groups": lambda model: torch.optim.SGD(halves(model)[1], lr=0.05, momentum=0.9),
-    "lbfgs": lambda model: torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3, history_size=4),
+    "lbfgs": lambda model: torch.optim.LBFGS(trained(model), lr=0.1, max_iter=3, history_size=4),
 }
 
 
@@ -209,6 +226,25 @@ class Diary(Callback):
         self.seen = state["seen"]
 
 
+class Growing(nn.Module):
+    """A criterion with a state."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.ones(()))
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if output.requires_grad:
+            self.calls += 1
+        return nn.functional.cross_entropy(output, target) * (self.calls / (self.calls + 4))
+
+
+def growing(run: Any) -> None:
+    run.criterion = Growing()
+
+
 class Asks(Callback):
     """Asks for what a run grants: saves, skipped batches, the early end of an epoch, no validation."""
 
@@ -245,6 +281,7 @@ MORE: dict[str, Callable[[Path], list[Callback]]] = {
     "nan skips": lambda folder: [Poison(), NaNGuard(action="skip")],
     "metrics": lambda folder: [Metrics({"accuracy": accuracy}, stages={"train"})],
     "stage switch": lambda folder: [StageSwitch("6 steps", smoother)],
+    "another criterion": lambda folder: [StageSwitch("6 steps", growing)],
     "bf16": lambda folder: [Precision("bf16")],
     "fp16": lambda folder: [Precision("fp16", init_scale=2.0**18, growth_interval=2)],
     "history file": lambda folder: [HistoryFile(folder / "history.csv")],

@@ -17,6 +17,8 @@ from cadenza import Callback, Trainer
 from cadenza.callbacks import EMA, Accumulate, Checkpoint, EarlyStopping, GradientClip, Metrics
 from cadenza.checkpoint import Shelf
 
+from ..processes import ranks
+
 RUNS = Path(__file__).parent / "data" / "saved-runs"
 """One folder for each version that wrote one, named after its commit."""
 
@@ -101,3 +103,21 @@ def test_it_was_saved_in_the_middle_of_an_epoch_and_of_a_step() -> None:
         saved = Shelf(path).read("last")
         assert (saved.meta["step"], saved.state["position"]["pass"]["consumed"]) == (3, 7)
         assert saved.state["gradients"]
+
+
+def resumed_by_two(folder: str) -> int:
+    torch.set_num_threads(1)
+    return fit(trainer(Checkpoint(None, to=folder, background=False)), "auto").clock.samples
+
+
+@pytest.mark.parametrize("version", sorted(path.name for path in RUNS.iterdir()))
+def test_two_processes_resume_a_checkpoint_with_the_keys_of_then(version: str, tmp_path: Path) -> None:
+    """What is kept was saved within a step, which another number of processes cannot resume."""
+    known = Shelf(RUNS / version).read("last").state.keys()
+    fit(trainer(Checkpoint("3 steps", keep_last=9, keep_best=0, to=tmp_path / "now", background=False)))
+    names = [name for name in Shelf(tmp_path / "now").names() if name.endswith("step=3")]
+    saved = Shelf(tmp_path / "now").read(names[0])
+    then = {name: value for name, value in saved.state.items() if name in known}
+    assert len(then) < len(saved.state)
+    Shelf(tmp_path / "then").write("then", then, saved.meta)
+    assert ranks(resumed_by_two, str(tmp_path / "then"), results="all") == [76, 76]

@@ -75,6 +75,7 @@ def test_a_committed_checkpoint_is_found(scenario: Callable[[Shelf, Journal], No
                 assert found >= returned, f"after {count} operations {returned} is lost, which was saved"
     assert seen[key] == 3.0
     assert cuts > len(seen) > 20
+    print(f"{len(journal.calls)} operations, {cuts} disks, {len(seen)} that differ")  # shown by pytest -s
 
 
 def newest(left: dict[str, dict[str, bytes]]) -> float | None:

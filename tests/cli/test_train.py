@@ -286,6 +286,47 @@ def test_runs_compare_report_validate_test_and_predict(two_runs, capsys):
     assert torch.load(second / "predictions-test.pt", weights_only=True).shape == (67, 1)
 
 
+STATEFUL = """
+import torch
+from torch import nn
+from cadenza.recipes import register
+
+
+@register("model", name="centred_digits")
+class Centred(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+        self.register_buffer("mean", None)
+
+    def forward(self, inputs):
+        if self.training:
+            self.mean = inputs.mean(0)
+        return super().forward(inputs - self.mean)
+
+
+@register("loss", name="growing_loss")
+class Growing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.ones(()))
+
+    def forward(self, output, target):
+        if output.requires_grad:
+            self.calls += 1
+        return self.calls * nn.functional.cross_entropy(output, target)
+"""
+
+
+def test_a_run_whose_model_and_loss_create_a_state_is_measured_with_it(here, capsys):
+    (here / "stateful.py").write_text(STATEFUL)
+    (here / "my.yaml").write_text("defaults: [digits, _self_]\nmodel: centred_digits\nloss: growing_loss\n")
+    assert main(["train", "my.yaml", "--import", "stateful.py", *QUICK]) == 0
+    capsys.readouterr()
+    assert main(["validate", str(newest()), "--import", "stateful.py", "--checkpoint", "last"]) == 0
+    told = dict(line.split() for line in capsys.readouterr().out.splitlines()[1:])
+    assert float(told["val/loss"]) == pytest.approx(read_run(newest()).last()["val/loss"], rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +12,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from cadenza import Preempted
+from cadenza.callbacks import Checkpoint
+from cadenza.checkpoint import Shelf
 from cadenza.dialects.orca import Callback, Estimator, MainCallback, Runner
 from cadenza.testing import tiny_classifier, tiny_loader
 
@@ -55,6 +61,14 @@ class Stops(Callback):
             runner.stop = True
 
 
+class Warns(Callback):
+    """Sends a SIGTERM to the process that launched the workers, as a scheduler does."""
+
+    def after_train_iter(self, runner: Runner) -> None:
+        if runner.rank == 0 and runner.global_step == 2:
+            os.kill(os.getppid(), signal.SIGTERM)
+
+
 class Accumulates(MainCallback):
     def on_iter_backward(self, runner: Runner) -> None:
         (runner.loss / 3).backward()  # type: ignore[no-untyped-call]
@@ -98,3 +112,11 @@ def test_accumulation_as_users_wrote_it_over_two_workers() -> None:
     for each in (two, one):
         each.fit(data_creator, epochs=2, batch_size=8, callbacks=[Accumulates()])
     assert difference(two, one) < 1e-6
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_signal_to_the_process_that_launched_them_saves(tmp_path: Path) -> None:
+    saving = Checkpoint(None, to=tmp_path, final=False)
+    with pytest.raises(Preempted, match="SIGTERM came; the run is saved"):
+        estimator("local", 2).fit(data_creator, epochs=100_000, batch_size=8, callbacks=[Warns(), saving])
+    assert Shelf(tmp_path).read("last").meta["step"] >= 2

@@ -8,7 +8,7 @@ import pytest
 
 from ..processes import ranks
 from .crew import play
-from .trainings import difference, train
+from .trainings import Tempered, difference, train
 
 pytestmark = pytest.mark.timeout(300)
 CASES = {
@@ -18,6 +18,7 @@ CASES = {
     "a process without a sample in the last batch": {"samples": 33, "batch_size": 16, "norm": False},
     "every epoch": {"every": "1 epoch"},
     "a request that not all know yet": {"ends_epoch": 2},
+    "a criterion that each process trains alone": {"criterion": Tempered, "accumulate": 2},
     "buffers that are not persistent and added groups": {"grows": True},
 }
 STOPS = {"a process without a sample in the last batch": (4, 5), "a request that not all know yet": (3, 7)}

@@ -493,7 +493,7 @@ def test_an_answer_that_is_lost_makes_no_second_run_or_value(
 # Weights & Biases, TensorBoard, CSV -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("down", [refusing, silent])
+@pytest.mark.parametrize("down", [refusing, silent, lambda: served(fail)])
 def test_wandb_without_its_server_keeps_all_rows(
     tmp_path: Path, down: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

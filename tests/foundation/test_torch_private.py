@@ -128,6 +128,14 @@ def test_a_module_holds_its_parts_in_tables() -> None:
     assert norm._non_persistent_buffers_set == {"none"}
 
 
+def test_schedulers_hold_others_in_a_list() -> None:
+    sgd = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    inner = [torch.optim.lr_scheduler.ConstantLR(sgd), torch.optim.lr_scheduler.ExponentialLR(sgd, 0.9)]
+    assert private.inner_schedulers(torch.optim.lr_scheduler.SequentialLR(sgd, inner, milestones=[2])) == inner
+    assert private.inner_schedulers(torch.optim.lr_scheduler.ChainedScheduler(inner)) == inner
+    assert private.inner_schedulers(inner[0]) == []
+
+
 def test_a_tensor_that_is_put_into_a_table_is_the_modules() -> None:
     norm, other = nn.BatchNorm1d(2), torch.full((2,), 7.0)
     private.buffers_in(norm)["running_mean"] = other

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 from cadenza import Callback, Preempted, Trainer
-from cadenza.callbacks import Checkpoint, Freeze
+from cadenza.callbacks import Accumulate, Checkpoint, Freeze, StageSwitch
 from cadenza.certify.compare import first_difference, leaves
 from cadenza.checkpoint import Shelf, load_weights
 from cadenza.resume.collect import alike
@@ -634,3 +635,165 @@ def test_an_optimizer_that_learns_settings_by_loading_can_be_resumed(tmp_path: P
     with pytest.raises(Oops):
         fit(tmp_path / "other", Break("after_step", 7))
     assert first_difference(values(whole), values(fit(tmp_path / "other"))) is None
+
+
+# Parameters outside of the model --------------------------------------------------------------------------------------
+
+
+class Tempered(nn.Module):
+    """A criterion with a parameter of its own, and a buffer that belongs to its state dict."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(()))
+        self.register_buffer("calls", torch.ones(()))
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        self.calls += 1
+        return nn.functional.cross_entropy(output * self.temperature, target) / self.calls
+
+
+class SavesAt(Callback):
+    """Asks for a save after a batch, wherever the step stands."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.clock.batches == self.batch:
+            run.save()
+
+
+def scaled(folder: Path, *callbacks: Callback, kind: Any = torch.optim.Adam) -> tuple[Trainer, Tensor]:
+    """A training of a model, of its criterion, and of a factor that is in neither of them."""
+    model, criterion, factor = network(), Tempered(), torch.ones((), requires_grad=True)
+    model[0].register_forward_hook(lambda module, inputs, output: output * factor)  # type: ignore[index]
+    optimizer = kind([*model.parameters(), *criterion.parameters(), factor], lr=0.05)
+    saver = Checkpoint(None, to=folder, background=False, final=False)
+    trainer = Trainer(model, optimizer, criterion, callbacks=[saver, *callbacks], device="cpu", seed=2)
+    return trainer, factor
+
+
+def of_all(trainer: Trainer, factor: Tensor) -> dict[str, Any]:
+    criterion: Any = trainer._training.criterion
+    return {"model": trainer.model.state_dict(), "criterion": criterion.state_dict(), "factor": factor.detach()}
+
+
+@pytest.mark.parametrize("batch", [4, 5, 10], ids=["in a window", "at a step", "between two epochs"])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+def test_parameters_outside_of_the_model_and_their_gradients_are_restored(
+    kind: Any, batch: int, tmp_path: Path
+) -> None:
+    def train(folder: Path, *callbacks: Callback) -> dict[str, Any]:
+        made, factor = scaled(folder, Accumulate(3), SavesAt(batch), *callbacks, kind=kind)
+        made.fit(loader(), epochs=EPOCHS, resume="auto")
+        return dict(leaves(of_all(made, factor)))
+
+    whole = train(tmp_path / "whole")
+    with pytest.raises(Oops):
+        train(tmp_path / "other", Break("before_train_iter", batch + 2))
+    assert first_difference(whole, train(tmp_path / "other")) is None
+
+
+def test_a_run_that_had_ended_restores_parameters_outside_of_the_model(tmp_path: Path) -> None:
+    made, factor = scaled(tmp_path, SavesAt(15))
+    made.fit(loader(), epochs=EPOCHS)
+    again, restored = scaled(tmp_path)
+    again.fit(loader(), epochs=EPOCHS, resume="auto")
+    assert first_difference(dict(leaves(of_all(made, factor))), dict(leaves(of_all(again, restored)))) is None
+
+
+class Sums(nn.Module):
+    """A criterion of another form than ``Tempered``, with a buffer that changes."""
+
+    total: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        self.total += output.detach().mean(0)
+        return nn.functional.cross_entropy(output + self.total, target)
+
+
+REPLACED: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "by one without a state": (Tempered, nn.CrossEntropyLoss),
+    "by one of another form": (Tempered, Sums),
+    "by a function": (Tempered, lambda: nn.functional.cross_entropy),
+    "of a function": (lambda: nn.functional.cross_entropy, Sums),
+}
+
+
+@pytest.mark.parametrize("breaks", [("after_step", 3), ("after_step", 7), ("after_epoch", 2), ("after_run", 1)])
+@pytest.mark.parametrize("kind", REPLACED)
+def test_a_criterion_that_is_replaced_during_training_is_resumed(
+    kind: str, breaks: tuple[str, int], tmp_path: Path
+) -> None:
+    first, second = REPLACED[kind]
+
+    def train(folder: Path, *callbacks: Callback) -> dict[str, Any]:
+        model, criterion = network(), first()
+        own = criterion.parameters() if isinstance(criterion, nn.Module) else ()
+        adam = torch.optim.Adam([*model.parameters(), *own], lr=0.05, weight_decay=0.1)
+
+        def replace(run: Any) -> None:
+            run.criterion = second()
+
+        switch = StageSwitch("5 steps", replace)
+        made = Trainer(model, adam, criterion, callbacks=[saving(folder), switch, *callbacks], device="cpu", seed=2)
+        made.fit(loader(), epochs=EPOCHS, resume="auto")
+        return dict(leaves({"model": model.state_dict(), "own": list(own), "adam": adam.state_dict()}))
+
+    whole = train(tmp_path / "whole")
+    with pytest.raises(Oops):
+        train(tmp_path / "other", Break(*breaks))
+    assert first_difference(whole, train(tmp_path / "other")) is None
+    assert first_difference(whole, train(tmp_path / "other")) is None, "it had ended"
+
+
+# Which scheduler ------------------------------------------------------------------------------------------------------
+
+
+def warmed(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer, [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=1), make(optimizer)], milestones=[1]
+    )
+
+
+def stepped(optimizer: Any) -> Any:
+    return lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+
+def cosine(optimizer: Any) -> Any:
+    return lr_scheduler.CosineAnnealingLR(optimizer, 4)
+
+
+def exponential(optimizer: Any) -> Any:
+    return lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "said"),
+    [
+        (stepped, cosine, "saved with StepLR, and this trainer has CosineAnnealingLR"),
+        (stepped, exponential, "saved with StepLR, and this trainer has ExponentialLR"),
+        (
+            warmed(stepped),
+            warmed(cosine),
+            r"SequentialLR of LinearLR and StepLR, .* SequentialLR of LinearLR and CosineAnnealingLR",
+        ),
+    ],
+)
+def test_another_kind_of_scheduler_is_an_error(saved: Any, now: Any, said: str, tmp_path: Path) -> None:
+    def train(make: Any, epochs: int) -> None:
+        model, sgd = square(make=torch.optim.SGD)
+        made = Trainer(model, sgd, nn.CrossEntropyLoss(), scheduler=make(sgd), callbacks=[saving(tmp_path)])
+        made.fit(loader(), epochs=epochs, resume="auto")
+
+    train(saved, 2)
+    train(saved, 3)
+    with pytest.raises(ValueError, match=said):
+        train(now, 4)

@@ -44,6 +44,14 @@ fused_adamw_: Callable[..., None] = torch._fused_adamw_
 version_of: Callable[[Tensor], int] = attrgetter("_version")
 """How often a tensor was changed in place. Autograd counts it; an inference tensor has none and raises."""
 
+# Schedulers ---------------------------------------------------------------------------------------------------------
+
+
+def inner_schedulers(scheduler: object) -> list[Any]:
+    """Those that a ``SequentialLR`` or ``ChainedScheduler`` calls; none of another."""
+    return list(getattr(scheduler, "_schedulers", ()))
+
+
 # Modules ------------------------------------------------------------------------------------------------------------
 
 PARAMETERS, BUFFERS, MODULES = "_parameters", "_buffers", "_modules"

@@ -17,7 +17,8 @@ from cadenza.engine.resuming import before_evaluation, cadences_of, feeds_of, li
 from cadenza.foundation.rng import pack_rng, rng_state
 from cadenza.foundation.torch_private import buffers_in
 from cadenza.foundation.tree import fold, map_tree, same_tree, with_dicts
-from cadenza.resume.optimizer_groups import describe
+from cadenza.resume.optimizer_groups import describe, scheduler_kinds
+from cadenza.resume.outside import collect_outside
 from cadenza.resume.per_rank import step_of
 from cadenza.resume.plain_state import encoded
 
@@ -50,11 +51,14 @@ def collect_here(run: Run) -> dict[str, Any]:
     return {
         "model": model,
         "criterion": criterion,
+        "replaced": run.criterion is not run.training_state.criterion,
         "buffers": buffers,
         "optimizers": [optimizer.state_dict() for optimizer in run.optimizers],
         "groups": describe(run),
+        "scheduler_kinds": scheduler_kinds(run),
         "schedulers": [encoded(scheduler.state_dict()) for scheduler in run.schedulers],
         "gradients": gradients_of(run),
+        "outside": collect_outside(run),
         "clock": run.clock.state_dict(),
         "history": run.history.state_dict(now["rows"]),
         "best": None if run.best is None else asdict(run.best),
@@ -136,13 +140,17 @@ def load_buffers(model: nn.Module, criterion: object, buffers: dict[str, Tensor]
             module.register_buffer(last, saved.to(device, copy=True), persistent=False)
 
 
-def make_room(module: nn.Module, saved: dict[str, Tensor], device: torch.device) -> None:
-    """Creates the buffers that were registered as None and that training created: torch loads only what is there."""
+def load_module(module: object, saved: dict[str, Tensor], device: torch.device) -> None:
+    """Loads a state dict into a model or a criterion; one that is a function has none. Buffers that were registered as
+    None and that training created are created first: torch loads only what is there."""
+    if not isinstance(module, nn.Module):
+        return
     for place, part in module.named_modules():
         for name in [name for name, buffer in buffers_in(part).items() if buffer is None]:
             value = saved.get(f"{place}.{name}" if place else name)
             if value is not None:
                 buffers_in(part)[name] = torch.empty_like(value, device=device)
+    module.load_state_dict(saved)
 
 
 def _kept(tree: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Record which parameters each optimizer holds, by name, and restore its parameter groups."""
+"""Record the kinds of optimizers and schedulers and which parameters each holds by name; restore parameter groups."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from cadenza.foundation.torch_private import inner_schedulers
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -22,6 +24,22 @@ def describe(run: Run) -> list[dict[str, Any]]:
     return [{"kind": type(optimizer).__name__, "groups": _names(optimizer, names)} for optimizer in run.optimizers]
 
 
+def scheduler_kinds(run: Run) -> list[str]:
+    """The class of each scheduler, with those that it calls in turn."""
+    return [_kind(scheduler) for scheduler in run.schedulers]
+
+
+def check_schedulers(run: Run, saved: list[str]) -> None:
+    """Raises if a scheduler is of another class than in the checkpoint: the settings of one mean nothing to another."""
+    for kind, now in zip(saved, scheduler_kinds(run), strict=False):  # a different number is reported by the caller
+        _check_kind("scheduler", kind, now)
+
+
+def _kind(scheduler: object) -> str:
+    inner = " and ".join(map(_kind, inner_schedulers(scheduler)))
+    return type(scheduler).__name__ + (f" of {inner}" if inner else "")
+
+
 def restore_groups(run: Run, saved: list[dict[str, Any]], states: list[dict[str, Any]]) -> None:
     """Gives the optimizers the groups that ``describe`` found, so that a state is loaded into the right parameters.
 
@@ -31,7 +49,7 @@ def restore_groups(run: Run, saved: list[dict[str, Any]], states: list[dict[str,
     known = _parameters(run)
     pairs = list(zip(run.optimizers, saved, states, strict=False))  # a different number is reported by the caller
     for optimizer, described, _ in pairs:
-        _check_kind(optimizer, described["kind"])
+        _check_kind("optimizer", described["kind"], type(optimizer).__name__)
         _check_groups(optimizer, described["groups"], known)
     for optimizer, described, state in pairs:
         _arrange(optimizer, described["groups"], state["param_groups"], known)
@@ -65,8 +83,9 @@ def accept_known_groups(optimizer: Optimizer) -> Callable[[], None]:
 def _parameters(run: Run) -> dict[str, nn.Parameter]:
     """The parameters that have a name a resumed process will know."""
     named = dict(run.module.named_parameters())
-    if isinstance(run.criterion, nn.Module):
-        named.update((f"criterion.{name}", one) for name, one in run.criterion.named_parameters())
+    criterion = run.training_state.criterion  # that of the run may be replaced later
+    if isinstance(criterion, nn.Module):
+        named.update((f"criterion.{name}", one) for name, one in criterion.named_parameters())
     return named
 
 
@@ -74,12 +93,11 @@ def _names(optimizer: Optimizer, names: Mapping[int, str]) -> list[Names]:
     return [[names.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
 
 
-def _check_kind(optimizer: Optimizer, kind: str) -> None:
-    if type(optimizer).__name__ != kind:
+def _check_kind(what: str, saved: str, now: str) -> None:
+    if saved != now:
         raise ValueError(
-            f"The checkpoint was saved with {kind}, and this trainer has {type(optimizer).__name__}. Resume with the "
-            "optimizer that it was saved with. To begin a new training with its weights, leave resume out and add the "
-            "callback Load(path)"
+            f"The checkpoint was saved with {saved}, and this trainer has {now}. Resume with the {what} that it was "
+            "saved with. To begin a new training with its weights, leave resume out and add the callback Load(path)"
         )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 OWN = ("rng", "feeds", "clock", "waiting")
 """Parts of a state that each process has of its own."""
-COMPARED = ("callbacks", "metrics", "store", "model", "buffers")
+COMPARED = ("callbacks", "metrics", "store", "model", "buffers", "criterion", "outside")
 """Parts of a state whose entries are looked at one by one: those that are as on rank 0 are not stored again."""
 
 
@@ -98,7 +98,7 @@ def with_part(state: dict[str, Any], part: dict[str, Any] | None) -> dict[str, A
         if name in part:  # the oldest checkpoints have nothing that waits
             state[name] = part[name]
     for section in part["lacks"]:  # a checkpoint of an earlier version has fewer
-        merged = copy.copy(state[section])  # of the model with what is noted about versions of its modules
+        merged = copy.copy(state.get(section, {}))  # of the model with what is noted about versions of its modules
         for name in part["lacks"][section]:
             merged.pop(name, None)
         merged.update(part["differs"][section])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from cadenza.engine import resuming
@@ -25,8 +25,9 @@ from cadenza.foundation.rng import set_rng_state, unpack_rng
 from cadenza.foundation.warn import warn
 from cadenza.history import Best
 from cadenza.points import POINTS
-from cadenza.resume.collect import alike, load_buffers, make_room
-from cadenza.resume.optimizer_groups import accept_known_groups, restore_groups
+from cadenza.resume.collect import alike, load_buffers, load_module
+from cadenza.resume.optimizer_groups import accept_known_groups, check_schedulers, restore_groups
+from cadenza.resume.outside import load_outside
 from cadenza.resume.per_rank import accumulating, keep_step
 from cadenza.resume.plain_state import decoded
 
@@ -78,15 +79,14 @@ class Resume(FreshStart):
 
     def load(self, run: Run, callbacks: Sequence[Callback]) -> None:
         """Restores everything but the place in the epoch."""
+        check_schedulers(run, self.state.get("scheduler_kinds", []))
         if "groups" in self.state:  # a checkpoint of an earlier version has none
             restore_groups(run, self.state["groups"], self.state["optimizers"])
         self._undo = [accept_known_groups(optimizer) for optimizer in run.optimizers]
         state = self.state = run.training_state.strategy.taken(run, self.state)
-        self._load_model(run)
-        if isinstance(run.criterion, nn.Module):
-            make_room(run.criterion, state["criterion"], run.device)
-            run.criterion.load_state_dict(state["criterion"])
+        self._load_modules(run, opening=True)
         _load_each("optimizer", run.optimizers, state["optimizers"], load_optimizer)
+        self._load_outside(run)
         _load_each("scheduler", run.schedulers, state["schedulers"], _load_scheduler)
         run.clock.load_state_dict(state["clock"])
         run.history.load_state_dict(state["history"])
@@ -104,16 +104,17 @@ class Resume(FreshStart):
         _load_callbacks(callbacks, state["callbacks"])
         self._keep_step(run, callbacks)
 
-    def _load_model(self, run: Run) -> None:
-        make_room(run.module, self.state["model"], run.device)
+    def _load_modules(self, run: Run, *, opening: bool) -> None:
         try:
-            run.module.load_state_dict(self.state["model"])
+            load_module(run.module, self.state["model"], run.device)
         except RuntimeError as error:
             error.add_note(
                 f"cadenza: the checkpoint {self.name} is of another model than this trainer's. To begin a new training "
                 "with those weights that fit, leave resume out and add the callback Load(path, strict=False)"
             )
             raise
+        if not opening or not self.state.get("replaced"):  # a callback replaces it again while the run is opened
+            load_module(run.criterion, self.state["criterion"], run.device)
         load_buffers(run.module, run.criterion, self.state.get("buffers", {}), run.device)
 
     def loaded(self, run: Run) -> None:
@@ -121,6 +122,10 @@ class Resume(FreshStart):
         fire(run, POINTS["after_load"], run.plan.after_load)
         if self.position is None:
             self.arrive(run)
+
+    def _load_outside(self, run: Run) -> None:
+        if "outside" in self.state:  # a checkpoint of an earlier version has none
+            load_outside(run, self.state["outside"])
 
     def load_ended(self, run: Run, callbacks: Sequence[Callback]) -> None:
         """Leaves everything as the run that had ended left it, its loaders and random numbers too."""
@@ -183,8 +188,8 @@ class Resume(FreshStart):
         resuming."""
         self.release()
         inside = self.position["pass"] if self.position else None
-        run.module.load_state_dict(self.state["model"])
-        load_buffers(run.module, run.criterion, self.state.get("buffers", {}), run.device)
+        self._load_modules(run, opening=False)
+        self._load_outside(run)
         gradients = self.state["gradients"]
         for name, parameter in run.module.named_parameters():
             gradient = gradients.get(name)

@@ -24,7 +24,8 @@ class StageSwitch(Callback):
 
     The change holds from then on. It is made to objects of this process and to fields of the run, so each later fit of
     the trainer, and a run that is resumed after the change, makes it again at its beginning. So let it set things
-    rather than multiply what a checkpoint keeps: ``group["lr"] = 1e-4``, not ``group["lr"] *= 0.1``. A data set that
+    rather than multiply what a checkpoint keeps: ``group["lr"] = 1e-4``, not ``group["lr"] *= 0.1``. Several are made
+    again in the order of the list, so list them in the order of their times. A data set that
     workers have copied does not see a change: for a loader with persistent workers, set ``run.train_loader`` to a new
     one.
 

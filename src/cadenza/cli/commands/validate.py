@@ -64,7 +64,7 @@ class Trained:
 
         from cadenza.callback import Order
         from cadenza.experiment.records import find_run
-        from cadenza.resume.collect import load_buffers
+        from cadenza.resume.collect import load_buffers, load_module
 
         folder = find_run(run, root)
         recipe = stored_recipe(folder, overrides, imports=imports, allow=allow)
@@ -73,8 +73,11 @@ class Trained:
             if callback.order >= Order.REPORT:  # those who show, send and save have nothing to do here
                 built.trainer.remove(callback)
         saved = _read(folder / "checkpoints", checkpoint)
-        built.trainer.model.load_state_dict(saved.state["model"])
-        load_buffers(built.trainer.model, None, saved.state.get("buffers", {}), torch.device("cpu"))
+        model, criterion, cpu = built.trainer.model, built.trainer._training.criterion, torch.device("cpu")
+        load_module(model, saved.state["model"], cpu)
+        if not saved.state.get("replaced"):
+            load_module(criterion, saved.state["criterion"], cpu)
+        load_buffers(model, criterion, saved.state.get("buffers", {}), cpu)
         for callback in built.trainer.callbacks:
             if callback.name in saved.state["callbacks"]:
                 callback.load_state_dict(saved.state["callbacks"][callback.name])
