@@ -30,11 +30,11 @@ ROOT = Path(__file__).resolve().parent.parent
 AREAS = {
     "loop": (
         "loop clock engine/iteration engine/passes engine/lifecycle engine/dispatch engine/requests "
-        "engine/running_mean engine/open_loader",
+        "engine/running_mean engine/open_loader engine/state",
         "tests/engine tests/execution",
     ),
     "step": (
-        "execution/action execution/eager execution/step execution/forward engine/stack",
+        "execution/action execution/eager execution/step execution/forward execution/empty_round engine/stack",
         "tests/engine tests/execution",
     ),
     "checkpoint": (
@@ -42,7 +42,7 @@ AREAS = {
         "tests/checkpoint tests/callbacks",
     ),
     "resume": (
-        "resume/restore resume/collect resume/signals foundation/rng "
+        "resume/restore resume/collect resume/outside resume/signals engine/resuming foundation/rng "
         "data/generic_feed data/sample_order data/index_walk",
         "tests/checkpoint tests/resume tests/certify tests/data",
     ),
