@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
 
@@ -97,6 +97,9 @@ class Callback(Stubs):
             return _holds_something(self.state_dict())
         except Exception:  # a user's, which expects to be asked inside a run
             return True
+
+    def _is_set_up(self, run: Run, callbacks: Sequence[Callback]) -> None:
+        """Called for each fit before a checkpoint is looked for, and before the run begins."""
 
     def _waits_for(self, run: Run) -> str:
         """What it has waited for in vain, in words; asked as a fit ends that nobody stopped."""

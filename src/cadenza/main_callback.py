@@ -179,10 +179,17 @@ def own_loss(output: Any) -> Tensor:
     first = output[0] if isinstance(output, list | tuple) and output else output
     if isinstance(first, Tensor) and first.numel() == 1 and first.dim() < 2:  # [1, 1] is the output for a batch of one
         return first
-    for candidate in (output.get("loss") if isinstance(output, dict) else None, getattr(output, "loss", None)):
-        if isinstance(candidate, Tensor) and candidate.numel() == 1:
-            return candidate
+    if (named := named_loss(output)) is not None:
+        return named
     raise TypeError(
         f"there is no criterion, and the model returned no loss but {type(output).__name__}. Give the trainer a "
         "criterion, let the model return a scalar or {'loss': ...}, or write a MainCallback that sets run.loss"
     )
+
+
+def named_loss(output: Any) -> Tensor | None:
+    """``output["loss"]`` or ``output.loss``, if that is a loss."""
+    for candidate in (output.get("loss") if isinstance(output, dict) else None, getattr(output, "loss", None)):
+        if isinstance(candidate, Tensor) and candidate.numel() == 1:
+            return candidate
+    return None

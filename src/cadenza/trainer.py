@@ -36,6 +36,7 @@ from cadenza.engine.resuming import resume_from
 from cadenza.engine.trainer_state import Training
 from cadenza.execution.executor import Execution
 from cadenza.explain import Score, explain
+from cadenza.foundation.warn import notice
 from cadenza.history import History
 from cadenza.plan import Plan, refuse_if_elsewhere
 from cadenza.points import POINTS
@@ -201,7 +202,9 @@ class Trainer:
         it is every 50 steps if there is an experiment or a tracker. The mean over the epoch is always logged.
 
         ``resume="auto"`` goes on from the newest valid checkpoint of this trainer's ``Checkpoint``, if there is one;
-        a path from the newest in that folder, or from that one. Epochs and steps are then those of the whole fit.
+        an ``Experiment`` finds the unfinished run of its project, name and settings. A path goes on from the newest in
+        that folder, or from that one. Epochs and steps are then those of the whole fit. One line on standard error says
+        what was resumed.
         """
         if epochs is None and steps is None:
             raise ValueError("say how far to train: fit(..., epochs=10) or fit(..., steps=1000)")
@@ -213,8 +216,9 @@ class Trainer:
         for what, loaders in (("val_loader", val_loader), ("test_loaders", test_loaders)):
             if loaders is not None:
                 check_loader(what, loaders)
-        run = self.run(epochs=epochs, steps=steps, resume=resume)
+        run = self.run(epochs=epochs, steps=steps)
         run.train_loader, run.val_loader, run.test_loaders = train_loader, val_loader, test_loaders
+        self._resume(run, resume)
         run.fit_arguments["validate_every"] = every
         if run.is_finished:
             run.take_back()
@@ -252,18 +256,32 @@ class Trainer:
         """A fit that you write yourself: ``with trainer.run(epochs=10) as run:`` and the verbs of ``run``."""
         check_trainable(self._training)
         run = self._run("fit", epochs=epochs, steps=steps)
+        self._resume(run, resume)
+        return run
+
+    def _resume(self, run: Run, resume: Any) -> None:
+        """Gives ``run`` the state to go on from. Which one may depend on the loaders, so set them first."""
+        for callback in self._callbacks:
+            callback._is_set_up(run, self._callbacks)
+        limits = {name: run.fit_arguments[name] for name in ("epochs", "steps")}
         run.fit_arguments["resume"] = None if resume is None else "given"
-        found = None if resume is None else self._find(run, resume)
+        if resume is None:
+            return
+        found = self._find(run, resume)
         if found is not None:
             resumed = Resume(found.state, found.name)
             resume_from(run, resumed)
-            resumed.limit(run, epochs, steps)
-        return run
+            resumed.limit(run, **limits)
+        elif run.is_main:
+            why = getattr(run.experiment, "nothing_found", "") or "no checkpoint was found"
+            notice(f"{why}; training starts from the beginning")
 
     def _find(self, run: Run, resume: Any) -> Any:
         """The checkpoint to go on from; under many processes the one that rank 0 finds."""
-        look = partial(find, resume, self._callbacks, self._training.experiment)
-        return self._training.strategy.found(run, self._callbacks, look)
+        found = self._training.strategy.found(run, self._callbacks, partial(find, resume, run, self._callbacks))
+        if run.world_size > 1 and hasattr(run.experiment, "share_folder"):
+            run.experiment.share_folder(run)
+        return found
 
     def _run(self, mode: str, **limits: Any) -> Run:
         return Run(self._training, self._plan, mode, **limits)

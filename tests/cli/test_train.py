@@ -209,6 +209,11 @@ def test_a_run_that_was_ended_by_a_signal_goes_on_to_the_same_weights(name, code
     assert said.endswith(f"{name} came; the run is saved; `cadenza train {cut} --resume` goes on with it\n")
     assert said.count("\n") == 1
     assert read_run(cut).status["steps"] < 120
+    assert main([*words, "callbacks.gradient_clip.norm=0.5", "--resume"]) == 1
+    said = capsys.readouterr().err
+    assert f"{cut} (" in said
+    assert "recipe.callbacks.gradient_clip.norm" in said
+    assert "`cadenza train RUN --resume`" in said
     assert main([*words, "--resume"]) == 0
     assert newest() == cut
     assert equal(weights(cut), whole)
@@ -226,15 +231,14 @@ def test_without_a_checkpoint_sigterm_is_pythons_own(here):
 
 
 def test_a_resume_that_finds_nothing_says_so_and_begins(here, capsys):
-    told = "cadenza: nothing was saved yet to go on from, so the training begins anew\n"
     words = ["train", "digits", "fit.epochs=1", "~callbacks.progress"]
+    assert main([*words, "~callbacks.early_stopping", "~callbacks.checkpoint"]) == 0
     assert main([*words, "--resume"]) == 0
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err.endswith("; training starts from the beginning\n")
     assert main([*words, "--resume"]) == 0
-    assert capsys.readouterr().err == ""
-    assert main([*words, "~callbacks.checkpoint"]) == 0
-    assert main([*words, "--resume"]) == 0
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err.startswith(f"cadenza: nothing to do: run {newest()} has ended after 1 epochs")
+    assert len(run_folders("runs")) == 2
+    assert main(["train", str(run_folders("runs")[0]), *words[2:], "--resume"]) == 1  # it has no checkpoint callback
 
 
 def test_a_run_named_by_its_folder_goes_on(here):
@@ -355,8 +359,8 @@ def test_a_warning_is_one_line(here, capsys):
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", ResourceWarning)  # of what was left open elsewhere
         warnings.showwarning = lambda *told: sys.stderr.write(warnings.formatwarning(*told[:4]))  # as outside of pytest
-        assert main(["train", "digits", "fit.epochs=2", "--resume", "~callbacks.early_stopping"]) == 0
-    told = capsys.readouterr().err
+        assert main(["train", str(newest()), "fit.epochs=2", "--resume", "~callbacks.early_stopping"]) == 0
+    told, *_ = capsys.readouterr().err.splitlines(keepends=True)
     says = "the checkpoint holds the state of a callback 'EarlyStopping', which this trainer does not have"
     assert told == f"cadenza: warning: {says}\n"
 

@@ -145,7 +145,8 @@ def describe(batch: Any, *, types: bool = False) -> str:
 def _described(container: Any, parts: Iterable[tuple[Any, str]]) -> str:
     first = islice(parts, 8)
     if isinstance(container, Mapping):
-        return f"{{{', '.join(f'{key!r}: {part}' for key, part in first)}}}"
+        kind = "" if type(container) is dict else type(container).__name__
+        return f"{kind}{{{', '.join(f'{key!r}: {part}' for key, part in first)}}}"
     return f"{type(container).__name__}({', '.join(part for _, part in first)})"
 
 

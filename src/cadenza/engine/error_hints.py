@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from cadenza.data.batch import TARGET_KEYS, as_mapping, describe
 from cadenza.engine.fields import FieldError
 from cadenza.engine.state import GONE, OnPage
+from cadenza.main_callback import named_loss
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -27,7 +29,11 @@ def hint(run: Run, error: BaseException, verb: str) -> str | None:
         return said
     if verb == "step" or not isinstance(error, _OF_A_BATCH) or _is_ours(error):
         return None
-    return _whole_dict(run) or f"the batch was {describe(run._state.batch, types=True)}"
+    return (
+        _criterion_of_another(run, error)
+        or _whole_dict(run)
+        or f"the batch was {describe(run._state.batch, types=True)}"
+    )
 
 
 def _is_ours(error: Exception) -> bool:
@@ -61,6 +67,29 @@ def _bad_loss(run: Run, error: Exception) -> str | None:
     if not loss.requires_grad:
         return "run.loss has no graph: was it detached, or computed under no_grad, or of frozen parameters alone?"
     return None
+
+
+def _criterion_of_another(run: Run, error: Exception) -> str | None:
+    """What to do about a criterion that was called with an output that is no tensor, but has a loss or logits."""
+    output = run._state.output
+    if run.criterion is None or run._state.loss is not GONE or isinstance(output, Tensor):
+        return None
+    if not isinstance(error, TypeError | AttributeError) or not run._state.plan.is_default("on_iter_loss"):
+        return None
+    if named_loss(output) is not None:
+        return (
+            "the model returns its own loss; leave out criterion: Trainer(model, optimizer). To use the criterion all "
+            "the same, write a MainCallback with on_iter_loss"
+        )
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if not isinstance(logits, Tensor):
+        return None
+    read = "run.output.logits" if hasattr(output, "logits") else 'run.output["logits"]'
+    return (
+        f"the criterion was called with the model's output, {type(output).__name__}. Write a MainCallback with "
+        f"on_iter_loss: run.loss = run.criterion({read}, run.targets); or give the model the labels by name, and leave "
+        "out criterion, if it computes its own loss"
+    )
 
 
 def _whole_dict(run: Run) -> str | None:

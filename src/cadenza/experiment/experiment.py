@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cadenza.callback import Callback, Order
 from cadenza.distributed.agreement.collectives import from_main
+from cadenza.experiment.choose_run import STARTED_WITH, RunChoice
 from cadenza.experiment.journal import Journal
 from cadenza.experiment.make_folder import (
     FolderError,
-    Places,
     check_name,
     fill_folder,
     make_folder,
@@ -34,13 +34,12 @@ from cadenza.foundation.arguments import flags, path
 from cadenza.foundation.locking import FolderLock
 
 if TYPE_CHECKING:
-    from cadenza.engine.trainer_state import Training
     from cadenza.run import Run
 
 _ADVICE = "wait until it ended, or train into a folder of its own: Experiment(project, name) makes one"
 
 
-class Experiment(Callback, Places, Showing):
+class Experiment(RunChoice, Callback, Showing):
     """Gives each run a folder of its own, ``<root>/<project>/<name>/<time>-<id>``, and keeps its record there.
 
     In it are the recipe, the command, the state of git, the packages, the machine, the seed and the score
@@ -50,7 +49,9 @@ class Experiment(Callback, Places, Showing):
     callback reaches it as ``run.experiment``, and those that write files write them there.
 
     The folder is made when the run begins. A lock, which ends with the process, refuses a second run in it. A further
-    fit of the same trainer goes on in the same folder; ``Experiment.at(folder)`` goes on in one that is there.
+    fit of the same trainer goes on in the same folder, and ``fit(..., resume="auto")`` of a script that is started
+    again in that of the unfinished run of the same project, name and settings. ``Experiment.at(folder)`` goes on in
+    the folder named.
     ``recipe`` is what was set, as nested dicts. ``seed`` seeds Python, NumPy and torch as the first fit begins;
     ``deterministic=True`` lets torch use algorithms that give the same bits each time, while a run goes on.
     ``report=False`` writes no report at the end.
@@ -97,12 +98,9 @@ class Experiment(Callback, Places, Showing):
         self.project, self.name = check_name("project", project), check_name("name", name)
         self.root, self.recipe, self.report = Path(root), recipe, report
         self.seed, self.deterministic = check_seed(seed), deterministic
-        self._folder: Path | None = None
-        self._fixed = False
         self._rows = 0
         self._resuming = False
         self._details: dict[str, Any] = {}
-        self._training: weakref.ref[Training] | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -158,7 +156,9 @@ class Experiment(Callback, Places, Showing):
     def before_run(self, run: Run) -> None:
         if self._journal is None:
             return
-        self._details.update(settings=masked(jsonable(settings_of(run))), score=score_of(run))
+        self._details.update(settings=masked(jsonable(settings_of(run, run.callbacks))), score=score_of(run))
+        if self._started_with is not None:
+            self._details.setdefault(STARTED_WITH, self._started_with)
         with self._journal.trouble.noting():
             write_details(self.folder, self._details)
         self._follow_resume(run)
@@ -245,8 +245,7 @@ class Experiment(Callback, Places, Showing):
     # The folder -----------------------------------------------------------------------------------------------------
 
     def _open(self, run: Run) -> None:
-        known = self._training() if self._training is not None else None
-        fresh = self._folder is None or (not self._fixed and known is not run.training_state and run.mode == "fit")
+        fresh = not self._has_folder_for(run)
         if fresh:
             self._folder = make_folder(self.root / self.project / self.name)
         elif not self.folder.is_dir():

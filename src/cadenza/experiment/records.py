@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -148,6 +148,15 @@ def find_run(run: RunName, root: RunName = "runs") -> Path:
 
 def run_folders(root: RunName = "runs") -> Sequence[Path]:
     """The folders of all runs below ``root``, the oldest first."""
-    found = [path.parent for path in Path(root).glob(f"*/*/*/{DETAILS}")]
+    return _by_age(Path(root).glob(f"*/*/*/{DETAILS}"))
+
+
+def runs_in(place: Path) -> Sequence[Path]:
+    """The folders of the runs of one project and name, the oldest first."""
+    return _by_age(place.glob(f"*/{DETAILS}"))
+
+
+def _by_age(details: Iterable[Path]) -> Sequence[Path]:
+    found = [path.parent for path in details]
     second = len("20261231-235959")  # within one, what was written first is older
     return sorted(found, key=lambda one: (one.name[:second], (one / DETAILS).stat().st_mtime_ns, str(one)))

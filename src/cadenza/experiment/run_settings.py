@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +14,7 @@ from cadenza.explain import explain
 from cadenza.main_callback import MainCallback
 
 if TYPE_CHECKING:
+    from cadenza.callback import Callback
     from cadenza.run import Run
 
 
@@ -52,7 +53,7 @@ def deterministic(device: torch.device | str = "cpu") -> Iterator[None]:
         torch.backends.cudnn.benchmark = benchmark
 
 
-def settings_of(run: Run) -> dict[str, Any]:
+def settings_of(run: Run, callbacks: Iterable[Callback]) -> dict[str, Any]:
     """Model, optimizers, criterion, schedulers, data and callbacks, as nested dicts of plain values."""
     found: dict[str, Any] = {"model": _model(run), "device": str(run.device), "world_size": run.world_size}
     if run.criterion is not None:
@@ -65,7 +66,7 @@ def settings_of(run: Run) -> dict[str, Any]:
     found.update({name: value for name, value in _length(run).items() if value is not None})
     found["callbacks"] = {
         callback.name: callback.explain() or "yes"
-        for callback in run.callbacks
+        for callback in callbacks
         if type(callback) is not MainCallback and callback is not run.experiment
     }
     return found

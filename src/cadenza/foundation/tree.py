@@ -67,6 +67,8 @@ def entries_if_any(value: Any) -> Pairs | None:
 def rebuilt(value: Any, pairs: Pairs) -> Any:
     """A container of the type of ``value`` with other ``pairs``; of a mapping that cannot be made, a plain dict.
 
+    A mapping that is a dataclass too, such as the outputs of transformers, gets them as its fields.
+
     >>> from collections import UserDict, defaultdict
     >>> rebuilt(UserDict(a=1), [("a", 2)]), rebuilt(defaultdict(list, a=1), [("a", 2)])
     ({'a': 2}, defaultdict(<class 'list'>, {'a': 2}))
@@ -81,7 +83,7 @@ def rebuilt(value: Any, pairs: Pairs) -> Any:
         taken = {field.name for field in dataclasses.fields(value) if field.init}
         return dataclasses.replace(value, **{name: inner for name, inner in items.items() if name in taken})
     try:
-        return type(value)(items)  # type: ignore[call-arg]
+        return type(value)(**items) if dataclasses.is_dataclass(value) else type(value)(items)  # type: ignore[call-arg]
     except TypeError:
         if not isinstance(value, MutableMapping):
             return items

@@ -15,6 +15,17 @@ log = logging.getLogger("cadenza")
 _LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
+def notice(said: str) -> None:
+    """Shows one line on standard error. It is not a warning, which a test suite may turn into an error."""
+    try:
+        if sys.stderr is not None:
+            print(f"cadenza: {said}", file=sys.stderr)
+            return
+    except (OSError, ValueError):  # standard error is closed, which must not end a training
+        pass
+    log.info("%s", said)
+
+
 def warn(said: str) -> None:
     """Warns, so that who has set up no logging sees it, at the line outside of this library from which it was called;
     where warnings cannot be shown any more, it is logged."""

@@ -22,7 +22,7 @@ from cadenza.engine.open_loader import restore_unread
 from cadenza.engine.requests import grant
 from cadenza.engine.resuming import FreshStart
 from cadenza.foundation.rng import set_rng_state, unpack_rng
-from cadenza.foundation.warn import warn
+from cadenza.foundation.warn import notice, warn
 from cadenza.history import Best
 from cadenza.points import POINTS
 from cadenza.resume.collect import alike, load_buffers, load_module
@@ -103,6 +103,23 @@ class Resume(FreshStart):
         run.epoch = run.clock.epochs
         _load_callbacks(callbacks, state["callbacks"])
         self._keep_step(run, callbacks)
+        if run.is_main:
+            notice(self._in_words(run))
+
+    def _in_words(self, run: Run) -> str:
+        """What is resumed, and where it goes on, counted from 1."""
+        folder = getattr(run.experiment, "folder", None)
+        clock, ended = run.clock, self.is_finished(run)
+        if ended:
+            what = f"checkpoint {self.name}" if folder is None else f"run {folder}"
+            why = f": {run.training_state.stop_reason}" if run.training_state.stop_reason else ""
+            return f"nothing to do: {what} has ended after {clock.epochs} epochs and {clock.steps} steps{why}"
+        where = f"from epoch {clock.epochs + 1}"
+        if self.position is not None and self.position["pass"] is not None:
+            where += f", batch {self.position['pass']['consumed']}"
+        elif self.position is not None and self.position["trained"]:
+            where += ", after its training"
+        return f"resumed {where} (checkpoint {self.name})" if folder is None else f"resumed run {folder} {where}"
 
     def _load_modules(self, run: Run, *, opening: bool) -> None:
         try:
@@ -234,15 +251,18 @@ class Found(Protocol):
     def name(self) -> str: ...
 
 
-def find(resume: Any, callbacks: Sequence[Callback], experiment: Any, apart: Any = None) -> Found | None:
+def find(resume: Any, run: Run, callbacks: Sequence[Callback], apart: Any = None) -> Found | None:
     """The checkpoint that ``resume`` means: with "auto" the newest of the callback that saves, or None if there is none
     yet; else the newest in a folder, or that in the folder itself. ``apart`` is given by processes that each take their
-    part of it."""
+    part of it. An experiment without a folder chooses first which of its runs goes on."""
     saver: Any = next((callback for callback in callbacks if "save" in callback.owns), None)
     if resume == "auto":
         if saver is None:
             raise ValueError('resume="auto" goes on from what Checkpoint saved, but there is no such callback')
-        found: Found | None = saver.newest(experiment, apart)
+        choose = getattr(run.experiment, "choose_run", None)
+        if choose is not None and not choose(run, saver):
+            return None
+        found: Found | None = saver.newest(run.experiment, apart)
         return found
     if not isinstance(resume, str | PathLike):
         raise TypeError(f'resume is "auto" or the path of a checkpoint, not {type(resume).__name__}')

@@ -29,10 +29,12 @@ class Metrics(PassMeasure, Callback):
     object is copied for each stage and loader and moved to the device; yours is not touched. Under many processes an
     object of torchmetrics puts their states together by itself.
 
-    ``stages`` says which passes are measured, some of "train", "val" and "test". A metric is called
-    ``val/accuracy``, with several loaders ``val/<loader>/accuracy``; an object whose result is a dict or a row of
-    numbers gives ``val/<name>/<key>``. ``prepare`` is a function of the run that returns ``(output, targets)``, for
-    batches or outputs of another form. With ``on_error="warn"`` a metric that raises is left out for the rest of the
+    ``stages`` says which passes are measured, some of "train", "val" and "test": validation and test if it is left
+    out. A metric is called ``val/accuracy``, with several loaders ``val/<loader>/accuracy``; an object whose result is
+    a dict or a row of numbers gives ``val/<name>/<key>``. An output keeps its type: a metric can read ``output.logits``
+    of a model of transformers, and the ready functions, such as ``accuracy``, find ``logits`` by themselves.
+    ``prepare`` is a function of the run that returns ``(output, targets)``, for batches or outputs of another form.
+    With ``on_error="warn"`` a metric that raises is left out for the rest of the
     run, with a warning; otherwise it ends the run with a note that names it.
 
     It plays after each batch, outside the step, and does not wait for the device. (Objects of torchmetrics may: they
@@ -58,7 +60,7 @@ class Metrics(PassMeasure, Callback):
         self,
         metrics: Mapping[str, Function | Any],
         *,
-        stages: Iterable[str] = ("val",),
+        stages: Iterable[str] = ("val", "test"),
         prepare: Prepare | None = None,
         on_error: str = "raise",
     ) -> None:
@@ -101,9 +103,9 @@ class Metrics(PassMeasure, Callback):
     def has_given_up(self) -> bool:
         return bool(self.off) and len(self.off) == len(self.metrics)
 
-    def leave_out(self, name: str, error: Exception) -> None:
+    def leave_out(self, name: str, error: Exception, advice: str = "") -> None:
         self.off.add(name)
-        self.switch_off(f"the metric {name!r}", error)
+        self.switch_off(f"the metric {name!r}", error, advice)
 
 
 class Group:
@@ -119,7 +121,7 @@ class Group:
                 try:
                     state.add(output, targets, samples)
                 except Exception as error:
-                    self.owner.leave_out(name, error)
+                    self.owner.leave_out(name, error, self.owner.advice(output, targets))
 
     def results(self, run: Run) -> dict[str, Value]:
         if run.world_size > 1:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Order
+from cadenza.data.batch import describe
 from cadenza.foundation.arguments import function, one_of, some_of
-from cadenza.foundation.tree import map_tree, with_dicts
+from cadenza.foundation.tree import Pairs, entries, map_tree, rebuilt
 from cadenza.foundation.warn import warn
 
 if TYPE_CHECKING:
@@ -97,6 +98,13 @@ class PassMeasure:
         else:
             tally.add(detached(output), detached(targets), run.main.count(run)[0])
 
+    def advice(self, output: Any, targets: Any) -> str:
+        """What to do about output and targets that cannot be measured; nothing if ``prepare`` made them."""
+        if self.prepare is not None:
+            return ""
+        got = f"{describe(output, types=True)} and {describe(targets, types=True)}"
+        return f"; it got {got}, and prepare=, a function of the run, may return another (output, targets)"
+
     def _end(self, run: Run) -> None:
         prefix = prefix_of(run)
         tally = self._open.pop(prefix, None)
@@ -131,12 +139,12 @@ class PassMeasure:
         self._open.clear()
         self._loaded = dict(state["passes"])
 
-    def switch_off(self, what: str, error: Exception) -> None:
+    def switch_off(self, what: str, error: Exception, advice: str = "") -> None:
         """Names ``what`` in a note and lets ``error`` end the run, or says that ``what`` is measured no more."""
         if self.on_error == "raise":
-            error.add_note(f'cadenza: it was {what} of {self.name}; on_error="warn" goes on without it')
+            error.add_note(f'cadenza: it was {what} of {self.name}{advice}; on_error="warn" goes on without it')
             raise error
-        warn(f"{self.name} goes on without {what}: {type(error).__name__}: {error}")
+        warn(f"{self.name} goes on without {what}: {type(error).__name__}: {error}{advice}")
 
 
 def checked_stages(stages: Iterable[str]) -> frozenset[str]:
@@ -162,8 +170,21 @@ def was_cut_short(run: Run) -> bool:
 
 
 def detached(value: Any) -> Any:
-    """``value`` without its graph; dicts, lists and tuples are gone through."""
-    return map_tree(value, _detached, rebuild=with_dicts)
+    """``value`` without its graph; mappings, lists and tuples are gone through and keep their types."""
+    return map_tree(value, _detached, rebuild=_rebuilt_if_changed)
+
+
+def _rebuilt_if_changed(value: Any, pairs: Pairs) -> Any:
+    """Without a graph, as in validation, the output is handed over as the model returned it, whatever its type is."""
+    pairs = list(pairs)
+    if all(new is old for (_, new), (_, old) in zip(pairs, entries(value) or (), strict=True)):
+        return value
+    try:
+        return rebuilt(value, pairs)
+    except Exception:
+        if not isinstance(value, Mapping):
+            raise
+        return dict(pairs)  # of a kind that only its own library can make
 
 
 def _detached(value: Any) -> Any:

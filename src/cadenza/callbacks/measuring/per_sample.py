@@ -1,12 +1,18 @@
-"""Measures of one batch as plain functions: one value for each sample, so that means over batches are exact."""
+"""Measures of one batch as plain functions: one value for each sample, so that means over batches are exact.
+
+An output that is not a tensor but has ``logits``, as an attribute or a key, is measured by these.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 
-def accuracy(output: Tensor, targets: Tensor) -> Tensor:
+def accuracy(output: Any, targets: Tensor) -> Tensor:
     """1 for each sample whose highest score is that of its class, else 0; over positions, the share of them.
 
     ``output`` holds scores of shape (N, C, ...), ``targets`` classes of shape (N, ...), or scores of the same shape
@@ -15,37 +21,58 @@ def accuracy(output: Tensor, targets: Tensor) -> Tensor:
     >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
     tensor([1., 0.])
     """
-    return _per_sample(output.argmax(1) == _classes(output, targets))
+    scores = logits_of(output)
+    return _per_sample(scores.argmax(1) == _classes(scores, targets))
 
 
-def top_k_accuracy(output: Tensor, targets: Tensor, k: int = 5) -> Tensor:
+def top_k_accuracy(output: Any, targets: Tensor, k: int = 5) -> Tensor:
     """1 for each sample whose class is among its ``k`` highest scores, else 0. ``functools.partial`` sets ``k``.
 
     >>> top_k_accuracy(torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3]]), torch.tensor([2, 1]), k=2)
     tensor([1., 0.])
     """
-    if not 1 <= k <= output.shape[1]:
-        raise ValueError(f"k must be from 1 to the number of classes, here {output.shape[1]}, not {k}")
-    highest = output.topk(k, dim=1).indices
-    return _per_sample((highest == _classes(output, targets).unsqueeze(1)).any(1))
+    scores = logits_of(output)
+    if not 1 <= k <= scores.shape[1]:
+        raise ValueError(f"k must be from 1 to the number of classes, here {scores.shape[1]}, not {k}")
+    highest = scores.topk(k, dim=1).indices
+    return _per_sample((highest == _classes(scores, targets).unsqueeze(1)).any(1))
 
 
-def mean_absolute_error(output: Tensor, targets: Tensor) -> Tensor:
+def mean_absolute_error(output: Any, targets: Tensor) -> Tensor:
     """The distance of each sample from its target.
 
     >>> mean_absolute_error(torch.tensor([[1.0], [3.0]]), torch.tensor([1.5, 3.0]))
     tensor([0.5000, 0.0000])
     """
-    return _per_sample((shaped_like(output, targets) - targets).abs())
+    return _per_sample((shaped_like(logits_of(output), targets) - targets).abs())
 
 
-def mean_squared_error(output: Tensor, targets: Tensor) -> Tensor:
+def mean_squared_error(output: Any, targets: Tensor) -> Tensor:
     """The squared distance of each sample from its target.
 
     >>> mean_squared_error(torch.tensor([[1.0], [3.0]]), torch.tensor([1.5, 3.0]))
     tensor([0.2500, 0.0000])
     """
-    return _per_sample((shaped_like(output, targets) - targets).square())
+    return _per_sample((shaped_like(logits_of(output), targets) - targets).square())
+
+
+def logits_of(output: Any) -> Tensor:
+    """The tensor that is measured: ``output`` itself, else its ``logits``.
+
+    >>> logits_of({"loss": torch.tensor(0.5), "logits": torch.ones(2)})
+    tensor([1., 1.])
+    """
+    if isinstance(output, Tensor):
+        return output
+    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(found, Tensor):
+        return found
+    kind = type(output).__name__
+    has = f" with {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
+    raise TypeError(
+        f"a tensor, or an output with logits, can be measured, not a {kind}{has}: give Metrics(..., prepare=), a "
+        "function of the run that returns (output, targets)"
+    )
 
 
 def _per_sample(values: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,6 @@ from cadenza.cli.commands.arguments import Allow, Imports, Overrides, RecipeName
 from cadenza.cli.terminal import UsageError, fitted, terminal_width
 
 if TYPE_CHECKING:
-    from cadenza.callback import Callback
     from cadenza.experiment import Experiment
     from cadenza.history import History
     from cadenza.recipes import Recipe
@@ -28,7 +26,7 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and build everything, train nothing.")] = False,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the whole recipe, and stop.")] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the newest run of this recipe, or with the run named.")
+        bool, typer.Option("--resume", help="Continue the run of this recipe and settings, or the run named.")
     ] = False,
     imports: Imports = None,
     allow: Allow = None,
@@ -72,16 +70,18 @@ class Job:
 
     def train(self, *, resume: bool) -> str:
         """Trains; then the main process says how good it got and where everything is."""
+        from cadenza.experiment.choose_run import UnclearRun
+        from cadenza.recipes import RecipeError
         from cadenza.resume.signals import Preempted
 
         experiment = self._continued() if resume else self._experiment()
         if resume and experiment is None:
             raise UsageError("--resume needs an experiment, which this recipe switched off")
         built = self.recipe.build(experiment=experiment)
-        if resume:
-            _tell_if_anew(built.trainer.callbacks, experiment)
         try:
             history = built.fit(resume="auto") if resume else built.fit()
+        except UnclearRun as error:
+            raise RecipeError(f"{error.listing}\nName the one to continue: `cadenza train RUN --resume`") from error
         except (KeyboardInterrupt, Preempted) as error:
             if experiment is not None and str(error).startswith("SIG"):  # what Checkpoint says, which saves then
                 _tell_the_way_on(error, experiment)
@@ -127,34 +127,10 @@ class Job:
             raise RecipeError(f"{self.recipe.origins.at(('experiment',))}: experiment: {error}") from error
 
     def _continued(self) -> Experiment | None:
-        """The experiment of the run named, or of the newest run of this recipe; a new one if there is none yet."""
+        """The experiment of the run named; else one that chooses among the runs of this recipe, or begins a new one."""
         from cadenza.experiment import Experiment
-        from cadenza.experiment.records import run_folders
-        from cadenza.experiment.status import read_status
-        from cadenza.recipes import RecipeError
 
-        if self.folder is not None:
-            return Experiment.at(self.folder)
-        place = self._place()
-        if place is None:
-            return None
-        root = place.parents[1]
-        own = [folder for folder in run_folders(root) if folder.parent == place]
-        if not own:
-            return self._experiment()
-        if read_status(own[-1]).get("state") == "running":
-            raise RecipeError(f"{own[-1]} is running; --resume goes on with a run that has ended")
-        return Experiment.at(own[-1])
-
-
-def _tell_if_anew(callbacks: Sequence[Callback], experiment: Experiment | None) -> None:
-    """Says so if there is nothing to go on from; that is no error, so that the first start may say --resume, too."""
-    from cadenza.callbacks import Checkpoint
-    from cadenza.distributed.world import World
-
-    saver = next((callback for callback in callbacks if isinstance(callback, Checkpoint)), None)
-    if saver is not None and World.detect().is_main and not saver.shelf(experiment).names():
-        print("cadenza: nothing was saved yet to go on from, so the training begins anew", file=sys.stderr)
+        return self._experiment() if self.folder is None else Experiment.at(self.folder)
 
 
 def _tell_the_way_on(error: KeyboardInterrupt | Preempted, experiment: Experiment) -> None:
