@@ -22,7 +22,7 @@ class ByHand(MainCallback):
     def on_lr_adjust(self, run):
         for group in run.optimizer.param_groups:
             group["lr"] = learning_rate(run.clock.steps)
-        run.log("lr", group["lr"])
+        run.log("lr", group["lr"], over="last")
 
 
 def main(epochs=6):
@@ -33,8 +33,7 @@ def main(epochs=6):
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate(0))
     trainer = Trainer(model, optimizer, nn.MSELoss(), callbacks=[ByHand()], device="cpu")
     history = trainer.fit(loader, epochs=epochs)
-    for epoch, loss in enumerate(history["train/loss"]):
-        rate = history["lr"][(epoch + 1) * EPOCH_SIZE - 1]
+    for epoch, (loss, rate) in enumerate(zip(history["train/loss"], history["lr"], strict=True)):
         print(f"epoch {epoch}: loss {loss:.3f}, learning rate at its end {rate:.4f}")
     return trainer
 

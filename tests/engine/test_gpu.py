@@ -187,7 +187,9 @@ def test_metrics_of_both_sides_are_read_together() -> None:
         run.log("count", torch.tensor(3, device=CUDA))
 
     history = trainer.fit(ready(), epochs=1)
-    assert (history["there"], history["here"], history["count"]) == ([1.5] * 3, [2.0] * 3, [3.0] * 3)
+    inside = [(row["there"], row["here"], row["count"]) for row in history.iters]
+    assert inside == [(1.5, 2.0, 3.0)] * 3
+    assert (history["there"], history["here"], history["count"]) == ([1.5], [2.0], [3.0])
 
 
 def test_a_logged_value_is_the_one_at_the_time_of_logging() -> None:
@@ -198,4 +200,4 @@ def test_a_logged_value_is_the_one_at_the_time_of_logging() -> None:
         total.add_(1)
         run.log("total", total)
 
-    assert trainer.fit(ready(), epochs=1)["total"] == [1.0, 2.0, 3.0]
+    assert [row["total"] for row in trainer.fit(ready(), epochs=1).iters] == [1.0, 2.0, 3.0]

@@ -82,7 +82,7 @@ def test_learning_rate_by_hand(play: Any) -> None:
             step(sgd)
             iteration += 1
     assert_equal(trainer.model, model)
-    assert trainer.history["lr"][:-1] == rates[1:]
+    assert [row["lr"] for row in trainer.history.iters][:-1] == rates[1:]
 
 
 def test_schedule(play: Any) -> None:
