@@ -14,6 +14,7 @@ from cadenza.clock import Duration
 from cadenza.data import length_of
 from cadenza.distributed import World
 from cadenza.engine.trainer_state import Training
+from cadenza.execution.scheduling import CADENCES
 from cadenza.foundation.suggest import nearest_name, suggestion
 from cadenza.foundation.warn import warn
 from cadenza.registration.checks import CallbackError, adopt, check_callback, check_together
@@ -72,6 +73,16 @@ def schedulers_of(scheduler: Any, optimizers: Sequence[Optimizer]) -> list[Any]:
                 "rate it would not change; make it from the optimizer that the trainer gets"
             )
     return found
+
+
+def scheduler_cadence(scheduler_every: Any, schedulers: Sequence[Any]) -> str | None:
+    """How often schedulers are stepped, as far as the trainer is told; without one it would have no effect."""
+    if scheduler_every is not None:
+        if scheduler_every not in CADENCES:
+            raise ValueError(f'scheduler_every must be "step" or "epoch", not {scheduler_every!r}')
+        if not schedulers:
+            raise ValueError("scheduler_every has no effect without scheduler=; a callback has its own cadence")
+    return None if scheduler_every is None else str(scheduler_every)
 
 
 def callbacks_of(callbacks: Any, experiment: Any, taken: Mapping[str, str]) -> list[Callback]:

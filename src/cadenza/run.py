@@ -85,6 +85,7 @@ class Run(Facts):
         self._replaying = False
         self._held = False
         self._idle = 0
+        self._told_of_rate = False
         self._had_held = False
         self._in_backward = False
         self._stepped_itself = False

@@ -20,6 +20,7 @@ from cadenza.engine.requests import (
     actions_from,
 )
 from cadenza.engine.stack import END, Pass
+from cadenza.engine.stalled import has_no_rate
 from cadenza.points import POINTS
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ def begin_iteration(run: Run, this: Pass) -> None:
         if score.around_stage_iter:
             enter(run, score.at_around_iter, score.around_stage_iter, this.stage_iter_exits)
     run._at = score.at_before_iter
+    if this.without_rate:
+        this.without_rate = [optimizer for optimizer in this.without_rate if has_no_rate(optimizer)]
     if run._processes.many:
         run._processes.begin_round(run, this)
     if run._asked & SKIP_BATCH:

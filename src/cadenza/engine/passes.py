@@ -146,7 +146,7 @@ def end_epoch(run: Run, this: Epoch) -> None:
     """The learning rate, the best value, the end of the epoch, and what was asked for there."""
     plan = run._plan
     counts = this.trained or not (run._asked & STOP or run.clock.steps >= run._last_step)
-    if counts and not run._asked & STOP and run.main.lr_every == "epoch":
+    if counts and not run._asked & STOP and plan.lr_every == "epoch":
         plan.adjust_lr(run)
     boundaries.check_best(run)
     leave(run, POINTS["around_epoch"], this.exits, None)
@@ -235,6 +235,8 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
     begin_reading(run, this)
     if this.training:
         mark_weights(run, this)
+        if not this.resumed and (run.clock.epochs, run.clock.steps) == run._began:
+            run._plan.tell_of_schedulers(run)
     run._processes.begin_pass(run, this)
     if run._resume.is_resuming:
         run._resume.arrive(run)

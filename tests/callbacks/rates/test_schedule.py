@@ -164,7 +164,10 @@ FORMULAS: dict[str, tuple[Callable[[], Schedule], Callable[[int], float]]] = {
     ),
 }
 
+AT_ZERO = "ignore:The learning rate was 0:UserWarning"  # the schedule has ended, and the fit goes on
 
+
+@pytest.mark.filterwarnings(AT_ZERO)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_every_step_has_the_learning_rate_of_the_formula(name: str) -> None:
     make, formula = FORMULAS[name]
@@ -434,6 +437,7 @@ def by_hand(factory: Callable[[Any], Any], cadence: str) -> tuple[Setting, list[
     return setting, [float(value) for value in scheduler.get_last_lr()]
 
 
+@pytest.mark.filterwarnings(AT_ZERO)
 @pytest.mark.parametrize("cadence", ["step", "epoch"])
 @pytest.mark.parametrize("name", TORCH)
 def test_torchs_schedulers_give_what_they_give_alone(name: str, cadence: str) -> None:
@@ -748,6 +752,7 @@ def test_a_second_fit_is_a_schedule_of_its_own() -> None:
     assert setting.lrs[-STEPS:] == pytest.approx([LR / 3, LR * 2 / 3, *[LR * half_wave(1, 0, i / 3) for i in range(3)]])
 
 
+@pytest.mark.filterwarnings(AT_ZERO)
 @pytest.mark.parametrize("name", ["multi-step", "exponential", "a length of its own", "step", "function of the count"])
 def test_a_schedule_without_an_end_or_with_its_own_goes_on_over_fits(name: str) -> None:
     make, formula = FORMULAS[name]
