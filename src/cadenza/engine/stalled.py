@@ -52,8 +52,11 @@ def check_idle(run: Run, this: Pass) -> None:
 
 
 def has_no_rate(optimizer: Optimizer) -> bool:
-    """Whether a step of ``optimizer`` changes nothing. A rate that is in a tensor, maybe on a device, is not read."""
-    return all(not isinstance(rate := group.get("lr"), Tensor) and rate == 0 for group in optimizer.param_groups)
+    """Whether something has set the learning rate of ``optimizer`` to 0. One that was made with 0 is meant so; a rate
+    that is in a tensor, maybe on a device, is not read."""
+    return bool(optimizer.defaults.get("lr")) and all(
+        not isinstance(rate := group.get("lr"), Tensor) and rate == 0 for group in optimizer.param_groups
+    )
 
 
 def _tell_of_no_rate(run: Run, this: Pass, steps: int) -> None:
