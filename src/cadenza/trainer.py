@@ -19,6 +19,7 @@ from cadenza._trainer_arguments import (
     check_criterion,
     check_experiment,
     check_model,
+    check_monitors,
     check_trainable,
     choose_device,
     loss_interval,
@@ -232,6 +233,7 @@ class Trainer:
         if run.is_finished:
             run.take_back()
             return self.history
+        check_monitors(run, self._callbacks)
         with run:
             tell_of_no_validation(run, every)
             loop.fit(run, every, log_interval)

@@ -79,7 +79,7 @@ BAD = {
     "unknown metric to watch": (
         HEAD + "callbacks: {early_stopping: {monitor: val/acuracy}}\n",
         [],
-        "my.yaml:2: callbacks.early_stopping.monitor: it watches 'val/acuracy', which nobody measures; "
+        "my.yaml:2: callbacks.early_stopping.monitor: it watches 'val/acuracy', which nothing in this fit logs; "
         "did you mean 'val/accuracy'?",
     ),
     "a metric without its data": (

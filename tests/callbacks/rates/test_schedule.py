@@ -31,7 +31,7 @@ from cadenza.callbacks.rates.schedules import (
 )
 from cadenza.callbacks.training.accumulate import Accumulate
 from cadenza.registration.checks import CallbackError
-from cadenza.testing import check_callback, tiny_classifier, tiny_loader
+from cadenza.testing import Recorder, check_callback, tiny_classifier, tiny_loader
 from cadenza.when import When
 
 STEPS, EPOCHS, LR = 5, 4, 0.4
@@ -524,7 +524,7 @@ def test_a_torch_factory_that_does_not_fit_is_refused() -> None:
         (lambda o: None, None, "it made None"),
         (lambda o: lr_scheduler.StepLR(Setting().optimizers[0], 3), None, "makes a scheduler for its optimizer"),
         (lambda o: lr_scheduler.ReduceLROnPlateau(o), None, "give monitor="),
-        (lambda o: lr_scheduler.StepLR(o, 3), "val/loss", "leave out monitor="),
+        (lambda o: lr_scheduler.StepLR(o, 3), "train/loss", "leave out monitor="),
     ):
         schedule = Schedule(torch=factory, monitor=monitor, cadence=None if monitor else "step")
         with pytest.raises((TypeError, ValueError), match=says):
@@ -644,7 +644,7 @@ def test_a_plateau_of_the_real_validation_loss() -> None:
 
 
 def test_an_unknown_metric_is_an_error_with_the_nearest_name() -> None:
-    setting = Setting(PlateauSchedule("val/los"))
+    setting = Setting(PlateauSchedule("val/los"), Recorder(points=["after_best"]))  # which may log anything
     with pytest.raises(KeyError, match="did you mean 'val/loss'"):
         setting.trainer.fit(loader(), loader(), epochs=2)
 
