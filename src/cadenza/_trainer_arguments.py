@@ -14,9 +14,11 @@ from cadenza.clock import Duration
 from cadenza.data import length_of
 from cadenza.distributed import World
 from cadenza.engine.trainer_state import Training
+from cadenza.execution.scheduling import CADENCES
 from cadenza.foundation.suggest import nearest_name, suggestion
 from cadenza.foundation.warn import warn
 from cadenza.registration.checks import CallbackError, adopt, check_callback, check_together
+from cadenza.registration.logged_names import LoggedNames
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -74,6 +76,16 @@ def schedulers_of(scheduler: Any, optimizers: Sequence[Optimizer]) -> list[Any]:
     return found
 
 
+def scheduler_cadence(scheduler_every: Any, schedulers: Sequence[Any]) -> str | None:
+    """How often schedulers are stepped, as far as the trainer is told; without one it would have no effect."""
+    if scheduler_every is not None:
+        if scheduler_every not in CADENCES:
+            raise ValueError(f'scheduler_every must be "step" or "epoch", not {scheduler_every!r}')
+        if not schedulers:
+            raise ValueError("scheduler_every has no effect without scheduler=; a callback has its own cadence")
+    return None if scheduler_every is None else str(scheduler_every)
+
+
 def callbacks_of(callbacks: Any, experiment: Any, taken: Mapping[str, str]) -> list[Callback]:
     """The callbacks that take part, the experiment in front of them if it is one itself; ``taken`` is what somebody
     else owns already, and who."""
@@ -116,6 +128,26 @@ def tell_of_no_validation(run: Run, every: Duration) -> None:
     if ends is not None and begins < ends and ends // every.amount == begins // every.amount:
         what = "tested" if run.val_loader is None else "validated"
         warn(f'nothing will be {what}: validate_every="{every}", and the fit ends at {Duration(ends, every.unit)}')
+
+
+def check_monitors(run: Run, callbacks: Sequence[Callback]) -> None:
+    """Refuses to follow a metric that this fit will not log. Where a callback of the user's may log anything, only
+    the loss of a stage without a loader is known, and a warning."""
+    stages = {"train": run.train_loader, "val": run.val_loader, "test": run.test_loaders}
+    logged = LoggedNames(callbacks, {stage: loader for stage, loader in stages.items() if loader is not None})
+    for callback in callbacks:
+        if callback.monitor is None:
+            continue
+        who = f"{callback.name} watches {callback.monitor!r}"
+        if missing := logged.missing_stage(callback.monitor):
+            argument = "val_loader" if missing == "val" else f"{missing}_loaders"
+            problem = f"but this fit has no {argument}: pass one, or watch 'train/loss'"
+            if logged.all_known:
+                raise ValueError(f"{who}, {problem}")
+            if run.is_main and callback.monitor.endswith("/loss"):  # which validation itself would log
+                warn(f"{who}, {problem}, unless a callback of yours logs it")
+        elif problem := logged.problem(callback.monitor):
+            raise ValueError(f"{who}, {problem}")
 
 
 def _end(run: Run, unit: str) -> int | None:

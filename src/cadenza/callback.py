@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
 
@@ -105,6 +105,11 @@ class Callback(Stubs):
         """What it has waited for in vain, in words; asked as a fit ends that nobody stopped."""
         return ""
 
+    def _logs(self, prefixes: Sequence[str]) -> Iterable[str] | None:
+        """The names that it may log, with a star for any text, where passes have ``prefixes`` such as ``val/``; None if
+        that cannot be known. It is asked only of ready callbacks: one of the user's may log anything."""
+        return ()
+
     def recorded_as(self, run: Run) -> Hashable:
         """What a capturable callback will do in this step, as far as the host decides it: steps that differ in it are
         recorded one by one. Asked before each step that may be recorded or replayed."""
@@ -188,6 +193,9 @@ class FunctionCallback(Callback):
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         return {self.point: self.function}
+
+    def _logs(self, prefixes: Sequence[str]) -> None:
+        return None
 
 
 class Watch(Callback):

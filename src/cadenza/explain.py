@@ -36,6 +36,11 @@ def explain(plan: Plan) -> Score:
     if plan.watch is not None:
         better = "lower" if plan.watch.mode == "min" else "higher"
         lines.append(f"Watched: {plan.watch.name}, {better} is better (said by {plan.watch.who})")
+    run = plan.executor.run
+    if run.schedulers:
+        names = ", ".join(type(one).__name__ for one in run.schedulers)
+        when = "after each step" if plan.lr_every == "iter" else "once an epoch"
+        lines.append(f"Learning rate: {names}, stepped {when}")
     lines += words(plan)
     lines += ["", "The score (points that nobody plays are left out):"]
     lines += [f"  {' ' * _depth(name)}{name:<{width - _depth(name)}}  {who}" for name, who in played]

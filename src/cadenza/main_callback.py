@@ -42,7 +42,8 @@ class MainCallback(Callback):
         "Let it only call run.loss.backward(), and put the rest into on_iter_step and on_iter_zero_grad, or leave "
         "those out"
     )
-    lr_every: str = "epoch"
+    lr_every: str | None = None
+    """``"epoch"`` or ``"iter"``; None leaves it to ``Trainer(scheduler_every=...)``."""
     inference_mode: bool = False
     order: int = Order.PREPARE
 

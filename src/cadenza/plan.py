@@ -16,6 +16,7 @@ from cadenza.engine.dispatch import Player, Players
 from cadenza.engine.requests import declared_skips
 from cadenza.execution.backward import notice_own_steps
 from cadenza.execution.executor import Execution, Executor
+from cadenza.execution.scheduling import lr_cadence, tell_of_schedulers
 from cadenza.execution.step import needs_closure
 from cadenza.foundation.warn import warn
 from cadenza.history import Watched
@@ -90,6 +91,7 @@ class Plan:
         self.declared = declared_skips(self.given) if self.together else 0
         self._strategy = run.training_state.strategy
         self.callbacks, self.main = arrange(callbacks, None if every_rank else (run.rank, run.local_rank))
+        self.lr_every = lr_cadence(self.main, run.training_state.scheduler_every)
         self._instrument = instrument
         self._table = self._players_by_point()
         self._labels = {
@@ -204,11 +206,18 @@ class Plan:
         with contextlib.suppress(ValueError):
             _open.remove(weakref.ref(run))
 
+    def tell_of_schedulers(self, run: Run) -> None:
+        """As the first training pass of a fit begins: warns of schedulers that seem to count steps."""
+        tell_of_schedulers(run)
+
     def check(self, run: Run) -> None:
         """Refuses what cannot work together with these optimizers, once before_run has set everything up."""
         follows = any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in run.schedulers)
-        if follows and self.main.lr_every == "iter" and self.is_default("on_lr_adjust"):
-            raise CallbackError('ReduceLROnPlateau follows a metric of epochs; it cannot go with lr_every = "iter"')
+        if follows and self.lr_every == "iter" and self.is_default("on_lr_adjust"):
+            raise CallbackError(
+                "ReduceLROnPlateau follows a metric of epochs, so it cannot be stepped after each step: leave out "
+                'scheduler_every="step" or lr_every="iter"'
+            )
         self.executor.check(self)
         closures = [type(optimizer).__name__ for optimizer in run.optimizers if needs_closure(optimizer)]
         if run.mode != "fit" or not closures:

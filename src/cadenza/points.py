@@ -184,7 +184,7 @@ BEHAVIOURS: tuple[Behaviour, ...] = (
     Behaviour(
         "on_lr_adjust",
         "epoch",
-        'steps the schedulers, once an epoch after validation; after each step if lr_every = "iter"',
+        'steps the schedulers, once an epoch after validation; after each step with Trainer(scheduler_every="step")',
         ("train",),
     ),
 )

@@ -19,10 +19,12 @@ from cadenza._trainer_arguments import (
     check_criterion,
     check_experiment,
     check_model,
+    check_monitors,
     check_trainable,
     choose_device,
     loss_interval,
     optimizers_of,
+    scheduler_cadence,
     schedulers_of,
     seed_of,
     tell_of_no_validation,
@@ -35,9 +37,11 @@ from cadenza.distributed.launchers.extra_callbacks import companions
 from cadenza.engine.resuming import resume_from
 from cadenza.engine.trainer_state import Training
 from cadenza.execution.executor import Execution
+from cadenza.execution.scheduling import lr_cadence
 from cadenza.explain import Score, explain
 from cadenza.foundation.warn import notice
 from cadenza.history import History
+from cadenza.main_callback import MainCallback
 from cadenza.plan import Plan, refuse_if_elsewhere
 from cadenza.points import POINTS
 from cadenza.registration.checks import (
@@ -64,6 +68,10 @@ log = logging.getLogger("cadenza")
 class Trainer:
     """Trains ``model``, and plays your callbacks at the points of the score.
 
+    ``scheduler`` is one of torch's, or a list of them. They are stepped once an epoch, after validation. With
+    ``scheduler_every="step"`` they are stepped after each step that was made, as ``OneCycleLR`` and the warm-ups of
+    transformers expect; a step that was skipped or held does not move them.
+
     >>> from cadenza.testing import tiny_classifier, tiny_loader
     >>> model = tiny_classifier()
     >>> trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss(), device="cpu")
@@ -79,6 +87,7 @@ class Trainer:
         criterion: Callable[..., Any] | None = None,
         *,
         scheduler: Any = None,
+        scheduler_every: Literal["step", "epoch"] | None = None,
         callbacks: Iterable[Callback | Joins] = (),
         device: str | torch.device = "auto",
         strategy: str | Strategy = "auto",
@@ -93,11 +102,13 @@ class Trainer:
         options = Execution.of(execution)
         chosen = choose(strategy)
         world = chosen.world()
+        schedulers = schedulers_of(scheduler, optimizers)
         self._training = Training(
             module=model,
             optimizers=optimizers,
             criterion=criterion,
-            schedulers=schedulers_of(scheduler, optimizers),
+            schedulers=schedulers,
+            scheduler_every=scheduler_cadence(scheduler_every, schedulers),
             device=choose_device(device, world),
             strategy=chosen,
             world=world,
@@ -111,6 +122,9 @@ class Trainer:
             raise ValueError(f'execution="captured" needs a CUDA device, not {device!r}; "auto" captures where it can')
         self._taken = {"lr": "the trainer's scheduler"} if self._training.schedulers else {}
         self._callbacks = callbacks_of(callbacks, experiment, self._taken)
+        for main in self._callbacks:
+            if isinstance(main, MainCallback):
+                lr_cadence(main, scheduler_every)
         self._last_run: weakref.ref[Run] | None = None
         for one in companions():
             self.add(one)
@@ -223,6 +237,7 @@ class Trainer:
         if run.is_finished:
             run.take_back()
             return self.history
+        check_monitors(run, self._callbacks)
         with run:
             tell_of_no_validation(run, every)
             loop.fit(run, every, log_interval)

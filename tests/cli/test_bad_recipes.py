@@ -66,10 +66,20 @@ BAD = {
         [],
         "the scheduler (my.yaml:2) and OneCycleSchedule both own 'lr'",
     ),
+    "a scheduler that is stepped every batch": (
+        HEAD + "scheduler: {_target_: step_lr, step_size: 1}\nscheduler_every: batch\n",
+        [],
+        "my.yaml:3: scheduler_every: 'batch' is neither epoch nor step",
+    ),
+    "how often no scheduler is stepped": (
+        HEAD + "scheduler_every: step\n",
+        [],
+        "my.yaml:2: scheduler_every: there is no scheduler that it could be about",
+    ),
     "unknown metric to watch": (
         HEAD + "callbacks: {early_stopping: {monitor: val/acuracy}}\n",
         [],
-        "my.yaml:2: callbacks.early_stopping.monitor: it watches 'val/acuracy', which nobody measures; "
+        "my.yaml:2: callbacks.early_stopping.monitor: it watches 'val/acuracy', which nothing in this fit logs; "
         "did you mean 'val/accuracy'?",
     ),
     "a metric without its data": (

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import cadenza
 from cadenza.cli.main import main
 
 SCRIPT = """
@@ -59,3 +63,26 @@ def test_a_difference_is_named_with_the_kills_before_it(script: Path, capsys: py
 def test_what_changes_a_recipe_does_not_change_a_function(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["certify", "training.py:train", "fit.epochs=3"]) == 2
     assert "overrides, --import and --allow change a recipe" in capsys.readouterr().err
+
+
+LOADER_WORKERS = """
+from torch.utils.data import DataLoader
+from training import train
+from cadenza.testing import tiny_data
+
+def run(folder, callbacks):
+    return train(folder, callbacks, DataLoader(tiny_data(), 8, num_workers=1))
+"""
+COMMAND = "import sys; from cadenza.cli.main import main; sys.exit(main())"
+
+
+@pytest.mark.long
+def test_killed_loader_workers_print_no_warnings(script: Path) -> None:
+    (script / "workers.py").write_text(LOADER_WORKERS, encoding="utf-8")
+    words = ["certify", "workers.py:run", "--kills", "2", "--seed", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(cadenza.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *words], env=environment, capture_output=True, text=True, timeout=500
+    )
+    assert "equal to the last bit" in done.stdout
+    assert done.stderr == ""

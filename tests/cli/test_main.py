@@ -125,6 +125,13 @@ def test_wrong_usage_is_told_what_is_right(arguments: list[str], said: str, caps
     assert capsys.readouterr().err.endswith(f"{said}\n")
 
 
+def test_a_script_without_a_dialect_is_told_what_to_write(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["script", "old.py"]) == 2
+    said = capsys.readouterr().err
+    assert "cadenza script --dialect orca old.py (the dialects are orca, aitoolbox, supergradients, fastai)" in said
+    assert "is run by python old.py" in said
+
+
 def test_the_module_is_a_command(wrong: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "cadenza.cli.main", "check", str(wrong)], capture_output=True, text=True

@@ -41,6 +41,7 @@ def cosine(step: int, total: int, ratio: float) -> float:
 # Learning rates -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:The learning rate was 0")  # in a warm-up that begins there
 @pytest.mark.parametrize(
     ("params", "expected"),
     [

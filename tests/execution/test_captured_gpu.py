@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cadenza import Callback, Execution, MainCallback, Run, Trainer, When
+from cadenza import Callback, Execution, Run, Trainer, When
 from cadenza.callbacks import (
     EMA,
     Accumulate,
@@ -190,10 +190,10 @@ def test_callbacks(callbacks: str, optimizer: str) -> None:
     compare(make)
 
 
-def test_schedulers_of_torch_per_iteration() -> None:
+def test_schedulers_of_torch_per_step() -> None:
     def make(mode: Any, *watchers: Callback) -> Trainer:
         schedule: Any = lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=300)  # noqa: E731
-        return made(mode, MainCallback(lr_every="iter"), *watchers, optimizer="adamw", scheduler=schedule)
+        return made(mode, *watchers, optimizer="adamw", scheduler=schedule, scheduler_every="step")
 
     compare(make)
 

@@ -66,6 +66,7 @@ def made(
     optimizer: str = "adam",
     module: nn.Module | None = None,
     schedule: Any = None,
+    **more: Any,
 ) -> Trainer:
     module = module or model()
     one = OPTIMIZERS[optimizer](module.parameters())
@@ -79,6 +80,7 @@ def made(
         device="cpu",
         execution=execution,
         seed=3,
+        **more,
     )
 
 
@@ -237,7 +239,7 @@ def test_schedulers_of_torch_per_iteration() -> None:
     def schedule(optimizer: Any) -> Any:
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=40)
 
-    close(*[played(made(mode, MainCallback(lr_every="iter"), schedule=schedule)) for mode in ("compiled", "eager")])
+    close(*[played(made(mode, schedule=schedule, scheduler_every="step")) for mode in ("compiled", "eager")])
 
 
 @pytest.mark.usefixtures("traced")

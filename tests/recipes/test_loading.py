@@ -188,3 +188,17 @@ def test_a_scheduler_of_torch():
     built = load("digits", [*overrides, "~callbacks.progress", "~callbacks.checkpoint"]).build()
     built.fit()
     assert built.trainer._training.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.003 / 4)
+
+
+def test_a_scheduler_that_is_stepped_after_each_step():
+    overrides = ["~callbacks.one_cycle_schedule", "scheduler={_target_:step_lr,step_size:4,gamma:0.5}"]
+    overrides += [
+        "scheduler_every=step",
+        "fit.epochs=null",
+        "fit.steps=9",
+        "~callbacks.progress",
+        "~callbacks.checkpoint",
+    ]
+    built = load("digits", overrides).build()
+    built.fit()
+    assert built.trainer._training.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.003 / 4)

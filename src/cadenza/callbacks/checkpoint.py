@@ -16,7 +16,7 @@ from cadenza.engine.resuming import unresumable
 from cadenza.foundation.arguments import check, flags, one_of, path, text, texts, whole
 from cadenza.foundation.warn import warn
 from cadenza.resume.collect import collect, crew_of
-from cadenza.resume.signals import Preempted, Warnings
+from cadenza.resume.signals import Preempted, Warnings, end_in_one_line
 
 if TYPE_CHECKING:
     from cadenza.checkpoint import Outcome, Saved, Shelf, Writer
@@ -97,6 +97,7 @@ class Checkpoint(Callback):
         self._by_epoch: Cadence | None = None
         self._in_between: Cadence | None = None
         self._best: tuple[str, float] | None = None
+        self._newest: str | None = None
 
     @classmethod
     def example(cls) -> Self:
@@ -177,7 +178,7 @@ class Checkpoint(Callback):
         others = self._refuse_others(writer.shelf)
         self.id = self.id or uuid.uuid4().hex
         writer.write_alone({self.id, *others}, None if self._lock is None else self._lock.check)
-        self._writer, self._warned = writer, False
+        self._writer, self._warned, self._newest = writer, False, None
 
     def _begin_cadence(self, run: Run) -> None:
         cadence = None if self.every is None else Cadence(self.every, run.clock)
@@ -206,7 +207,9 @@ class Checkpoint(Callback):
         self._pending = False
         done = list(outcomes)
         self._warn(outcome.problem for outcome in done if outcome.problem is not None)
-        run.tell_saved(outcome.name for outcome in done if outcome.name is not None)
+        saved = [outcome.name for outcome in done if outcome.name is not None]
+        self._newest = saved[-1] if saved else self._newest
+        run.tell_saved(saved)
 
     def _warn(self, problems: Iterable[str]) -> None:
         """Tells of the first save of a run that failed; each was logged when it did."""
@@ -247,6 +250,10 @@ class Checkpoint(Callback):
         alone = run.world_size == 1  # many processes end such an evaluation together, and save after it
         if alone and broken_off and run.mode == "fit" and run.stage in ("val", "test") and not run.is_nested:
             self._write(run)
+        if isinstance(run.error, KeyboardInterrupt) and run.error.args and self._writer is not None and self._newest:
+            place = f"{self._writer.shelf.store} ({self._newest})"
+            goes_on = 'To continue it, call fit(..., resume="auto")'
+            end_in_one_line(run.error, f"interrupted; the run is saved in {place}. {goes_on}")
 
     # Saving ---------------------------------------------------------------------------------------------------------
 

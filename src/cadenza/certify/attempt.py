@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,8 @@ class Trial:
         for name in ("began", "struck", "error.json"):
             (self.notes / name).unlink(missing_ok=True)
         process = _context().Process(target=_child, args=(self.train, self.folder, self.notes, kill))
-        process.start()
+        with _leaks_expected():
+            process.start()
         try:
             struck = self._wait(process, kill, limit)
         finally:
@@ -105,6 +106,20 @@ def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     return context
+
+
+@contextlib.contextmanager
+def _leaks_expected() -> Iterator[None]:
+    """A killed training leaves semaphores of its loader workers. Python's resource tracker, a process that the first
+    start of another one begins, removes them, and would warn of them amid what the user reads."""
+    name, before = "PYTHONWARNINGS", os.environ.get("PYTHONWARNINGS")
+    os.environ[name] = ",".join(filter(None, [before, "ignore:resource_tracker:UserWarning"]))
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
 
 
 def _end(process: Any) -> None:

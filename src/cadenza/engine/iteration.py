@@ -19,6 +19,7 @@ from cadenza.engine.requests import (
     actions_from,
 )
 from cadenza.engine.stack import END, Pass
+from cadenza.engine.stalled import has_no_rate
 from cadenza.engine.state import GONE, UNWEIGHTED
 from cadenza.points import POINTS
 
@@ -104,6 +105,8 @@ def begin_iteration(run: Run, this: Pass) -> None:
         if score.around_stage_iter:
             enter(run, score.at_around_iter, score.around_stage_iter, this.stage_iter_exits)
     run._state.reach(score.at_before_iter)
+    if this.without_rate:
+        this.without_rate = [optimizer for optimizer in this.without_rate if has_no_rate(optimizer)]
     if run._state.processes.many:
         begin_round(run, this)
     if run._state.asked & SKIP_BATCH:

@@ -148,7 +148,7 @@ def end_epoch(run: Run, this: Epoch) -> None:
     """The learning rate, the best value, the end of the epoch, and what was asked for there."""
     plan = run._state.plan
     counts = this.trained or not (run._state.asked & STOP or run.clock.steps >= run._state.last_step)
-    if counts and not run._state.asked & STOP and run.main.lr_every == "epoch":
+    if counts and not run._state.asked & STOP and plan.lr_every == "epoch":
         plan.adjust_lr(run)
     boundaries.check_best(run)
     leave(run, POINTS["around_epoch"], this.exits, None)
@@ -236,6 +236,8 @@ def begin_pass(run: Run, this: Pass, loader: Iterable[Any] | None) -> bool:
     begin_reading(run, this)
     if this.training:
         mark_weights(run, this)
+        if not this.resumed and (run.clock.epochs, run.clock.steps) == run._state.began:
+            run._state.plan.tell_of_schedulers(run)
     run._state.processes.begin_pass(run, this)
     run._state.resume.arrive(run)
     return this.training and this.resumed and boundaries.has_all_steps(run, this)

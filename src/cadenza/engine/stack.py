@@ -128,6 +128,8 @@ class Pass(Frame):
         self.seen, self.counted = [0, 0], [0, 0]
         self.outer = put_aside(run)
         self.flags: Flags = []
+        self.without_rate = list(run.optimizers) if self.training else []
+        """The optimizers whose learning rate was 0 in all iterations so far."""
         self.marked: tuple[int, list[int]] | None = None
         self.resumed = run._state.resume.is_resuming
 

@@ -1,9 +1,12 @@
 """Training passes without a step: of a fit that counts steps they have no end, and in a loop of the user's own they
-mean that somebody steps past the run. And steps of such a loop that change nothing."""
+mean that somebody steps past the run. And steps that change nothing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch.optim import Optimizer
 
 from cadenza.engine.requests import SKIP_BACKWARD, SKIP_BATCH, STOP
 from cadenza.foundation.torch_private import version_of
@@ -28,6 +31,8 @@ def check_idle(run: Run, this: Pass) -> None:
     if this.marked is None:  # it failed before its first batch
         return
     steps, versions = this.marked
+    if this.without_rate and run.clock.steps != steps:
+        _tell_of_no_rate(run, this, run.clock.steps - steps)
     if run.clock.steps != steps or run._state.asked & STOP:
         run._state.count_idle(None)
         return
@@ -44,6 +49,30 @@ def check_idle(run: Run, this: Pass) -> None:
             f"{run._state.idle} batches in a row made no step, so the {run.num_steps} steps would never be reached: "
             "all were skipped or dropped, or a loop of your own steps without run.step()"
         )
+
+
+def has_no_rate(optimizer: Optimizer) -> bool:
+    """Whether something has set the learning rate of ``optimizer`` to 0. One that was made with 0 is meant so; a rate
+    that is in a tensor, maybe on a device, is not read."""
+    return bool(optimizer.defaults.get("lr")) and all(
+        not isinstance(rate := group.get("lr"), Tensor) and rate == 0 for group in optimizer.param_groups
+    )
+
+
+def _tell_of_no_rate(run: Run, this: Pass, steps: int) -> None:
+    if run._state.told_of_rate or not run.is_main:
+        return
+    run._state.tell_of_rate()
+    whose = [
+        f" of optimizer {number} ({type(optimizer).__name__})"
+        for number, optimizer in enumerate(run.optimizers)
+        if len(run.optimizers) > 1 and any(optimizer is one for one in this.without_rate)
+    ]
+    warn(
+        f"The learning rate{' and'.join(whose)} was 0 in each of the {steps} steps of epoch {run.epoch + 1}, so they "
+        "changed no weight. Either the schedule has ended, or it counts steps and is stepped once an epoch: then write "
+        'Trainer(..., scheduler_every="step")'
+    )
 
 
 def check_gradients(run: Run) -> None:

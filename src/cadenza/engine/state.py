@@ -130,6 +130,7 @@ class State:
         "skipped",
         "stepped_itself",
         "thread",
+        "told_of_rate",
         "verbs",
     )
 
@@ -157,6 +158,7 @@ class State:
         self.feed_states: dict[str, Any] = {}
         self.rows: dict[str, Row | None] = {"iter": None, "pass": None, "epoch": None}
         self.idle = 0
+        self.told_of_rate = False
         # Which point ran last, what was asked, and what failed
         self.at: Point | None = None
         self.caller: Callback | None = None
@@ -218,6 +220,10 @@ class State:
     def count_idle(self, batches: int | None) -> None:
         """Adds ``batches`` without a step; None if there was one."""
         self.idle = 0 if batches is None else self.idle + batches
+
+    def tell_of_rate(self) -> None:
+        """The user was warned of a learning rate of 0."""
+        self.told_of_rate = True
 
     # Points, requests and failures ----------------------------------------------------------------------------------
 

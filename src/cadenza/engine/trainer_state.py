@@ -32,6 +32,8 @@ class Training:
     """Collects the state of a run when an evaluation begins between training and the end of the epoch."""
     processes: Processes | None = None
     """Those that have met, kept for the next run; None before they have."""
+    scheduler_every: str | None = None
+    """``"step"`` or ``"epoch"``; None leaves it to the main callback, whose default is once an epoch."""
     experiment: Any = None
     clock: Clock = field(default_factory=Clock)
     history: History = field(default_factory=History)

@@ -57,7 +57,7 @@ def in_order(
 def _bare_step(score: StageScore, opened: Callable[[Run], bool]) -> Callable[[Run], bool]:
     """The whole step when nobody plays inside it; ``opened`` does it whenever something is out of the ordinary."""
     main = score.main
-    adjust_lr = score.plan.adjust_lr if score.main.lr_every == "iter" else None
+    adjust_lr = score.plan.adjust_lr if score.plan.lr_every == "iter" else None
     after_zero_grad = POINTS["after_zero_grad"]
 
     def step(run: Run) -> bool:

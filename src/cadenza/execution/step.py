@@ -35,7 +35,7 @@ def step_verb(score: StageScore, *, adjusts_lr: bool = True) -> Callable[[Run], 
         clearing = clear_plainly
     if plain_optimizers and plan.is_default("on_iter_step"):
         stepping = _step_each
-    adjust_lr = plan.adjust_lr if score.main.lr_every == "iter" and adjusts_lr else None
+    adjust_lr = plan.adjust_lr if plan.lr_every == "iter" and adjusts_lr else None
     after_step, after_zero_grad = score.players("step")[2], POINTS["after_zero_grad"]
     play_step = action(score, "step", agreed(score, _stepping(stepping), SKIP_STEP), SKIP_STEP)
     play_zero_grad = action(score, "zero_grad", agreed(score, clearing, SKIP_ZERO_GRAD), SKIP_ZERO_GRAD)

@@ -147,6 +147,11 @@ def note_step(optimizer: Optimizer) -> None:
     optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
+def schedulers_in(scheduler: Any) -> tuple[list[Any], list[int]]:
+    """The parts of a ``SequentialLR`` or ``ChainedScheduler``, and when the next one takes over."""
+    return list(scheduler._schedulers), list(getattr(scheduler, "_milestones", ()))
+
+
 def keep_quiet_about_capturable(optimizer: Optimizer) -> None:
     """Keeps an optimizer with ``capturable=True`` from warning of each step that is not captured."""
     optimizer._warned_capturable_if_run_uncaptured = True

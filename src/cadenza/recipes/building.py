@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from cadenza.callback import Callback
-from cadenza.callbacks import Metrics
 from cadenza.foundation.rng import seed_everything
 from cadenza.history import History
 from cadenza.recipes.compose.origins import Origins
-from cadenza.recipes.errors import RecipeError, did_you_mean
+from cadenza.recipes.errors import RecipeError
 from cadenza.recipes.sections import RecipePlan
 from cadenza.recipes.unbuilt import Blueprint
 from cadenza.registration.checks import CallbackError, check_callback, check_together
+from cadenza.registration.logged_names import LoggedNames
 from cadenza.trainer import Trainer
 
 
@@ -63,7 +63,7 @@ class Builder:
                 found[name if name not in found else f"{section}.{name}"] = callback
         taken = {"lr": f"the scheduler ({self.origins.at(('scheduler',))})"} if self.plan.schedulers else {}
         self._checked(("callbacks",), check_together, list(found.values()), taken)
-        unknown = unknown_monitor(found, ["train", *(stage for stage in ("val", "test") if stage in self.plan.data)])
+        unknown = unknown_monitor(found, self.plan.data)
         if unknown is not None:
             name, said = unknown
             raise RecipeError(f"{self.origins.at(('callbacks', name, 'monitor'))}: callbacks.{name}.monitor: {said}")
@@ -147,38 +147,14 @@ class Builder:
         return loaders
 
 
-_MEASURING = ("Evaluate", "ActivationStats", "GradientStats", "Throughput", "Timer", "GradientClip", "ConfusionMatrix")
-"""Shipped callbacks that log names of their own under the name of a stage."""
-
-
-def unknown_monitor(callbacks: Mapping[str, Callback], stages: Iterable[str]) -> tuple[str, str] | None:
-    """The first callback that watches a metric nobody measures, and what to say of it.
-
-    Only what is certain is told: a callback of the user's, or one that logs under other names, may measure anything.
-    """
-    known = {f"{stage}/loss" for stage in stages}
-    for callback in callbacks.values():
-        if isinstance(callback, Metrics):
-            known |= {f"{stage}/{name}" for stage in callback.stages or () for name in callback.metrics}
+def unknown_monitor(callbacks: Mapping[str, Callback], data: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The first callback that watches a metric nobody measures, and what to say of it."""
+    logged = LoggedNames(callbacks.values(), data)
     for label, callback in callbacks.items():
-        name = callback.monitor
-        if name is None or name in known:
+        if callback.monitor is None:
             continue
-        stage, slash, _ = name.partition("/")
-        if slash and stage in ("val", "test") and stage not in stages:
-            return label, f"it watches {name!r}, but the recipe has no data.{stage}"
-        if slash and stage in ("train", "val", "test") and not _could_log(callbacks.values()):
-            return label, f"it watches {name!r}, which nobody measures{did_you_mean(name, known)}"
+        if missing := logged.missing_stage(callback.monitor):
+            return label, f"it watches {callback.monitor!r}, but the recipe has no data.{missing}"
+        if problem := logged.problem(callback.monitor):
+            return label, f"it watches {callback.monitor!r}, {problem}"
     return None
-
-
-def _could_log(callbacks: Iterable[Callback]) -> bool:
-    classes = [type(callback) for callback in callbacks]
-    return any(
-        not cls.__module__.startswith("cadenza.callback") or cls.__name__ in _MEASURING or _holds_others(cls)
-        for cls in classes
-    )
-
-
-def _holds_others(cls: type) -> bool:
-    return cls.__name__ == "When"

@@ -17,6 +17,7 @@ from cadenza.recipes.unbuilt import Blueprint
 
 Datasets = Blueprint | dict[str, Blueprint]
 _LOADER = "data_loader"
+_OF_TRAINER = ("device", "strategy", "execution", "scheduler_every")
 
 
 @dataclass
@@ -63,7 +64,7 @@ class Reader:
             trackers=self._named("trackers"),
             experiment=self._experiment(),
             fit=self._fit(),
-            trainer={name: self.tree[name] for name in ("device", "strategy", "execution") if self.tree.get(name)},
+            trainer={name: self.tree[name] for name in _OF_TRAINER if self.tree.get(name)},
             seed=self._whole("seed", 0, 2**32 - 1),
             threads=self._whole("threads", 1),
         )
@@ -77,9 +78,10 @@ class Reader:
     # Plain values ---------------------------------------------------------------------------------------------------
 
     def _plain_sections(self) -> None:
-        for name in ("about", "device", "strategy", "execution"):
+        for name in ("about", *_OF_TRAINER):
             if self.tree.get(name) is not None:
                 self._value((name,), str)
+        self._scheduler_every()
         if self.tree.get("imports") is not None:
             self._value(("imports",), list[str])
         reaches = self._mapping("reaches", REACHES)
@@ -87,6 +89,13 @@ class Reader:
             self._value(("reaches", "metric"), str)
             for bound in REACHES[1:]:
                 self._value(("reaches", bound), float | None)
+
+    def _scheduler_every(self) -> None:
+        every = self.tree.get("scheduler_every")
+        if every not in (None, "epoch", "step"):
+            self.check.refuse(("scheduler_every",), f"{every!r} is neither epoch nor step", every)
+        if every is not None and not self.tree.get("scheduler"):
+            self.check.refuse(("scheduler_every",), "there is no scheduler that it could be about", every)
 
     def _at(self, path: Sequence[str]) -> Any:
         branch: Any = self.tree

@@ -170,7 +170,7 @@ def _check_declarations(callback: Callback) -> None:
         refuse("asks", f"a set of {', '.join(REQUESTS)}")
     if callback.agree not in AGREEMENTS:
         refuse("agree", f"one of {', '.join(AGREEMENTS)}")
-    if isinstance(callback, MainCallback) and callback.lr_every not in ("epoch", "iter"):
+    if isinstance(callback, MainCallback) and callback.lr_every not in (None, "epoch", "iter"):
         refuse("lr_every", '"epoch" or "iter"')
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 _follows_launcher = False
@@ -29,6 +30,25 @@ class Preempted(SystemExit):
 
     def __str__(self) -> str:
         return self.message
+
+
+def end_in_one_line(error: BaseException, said: str) -> None:
+    """If nothing catches ``error``, a script ends with ``said`` on standard error in place of a traceback.
+
+    ``error`` stays a plain KeyboardInterrupt, so that the process still ends by SIGINT, and a shell loop around it too
+    (docs/decisions/0081-one-line-after-ctrl-c.md). Nothing changes in an interactive session, or beside another hook.
+    """
+    error._cadenza_says = said  # type: ignore[attr-defined]
+    if sys.excepthook is sys.__excepthook__ and not (hasattr(sys, "ps1") or sys.flags.interactive):
+        sys.excepthook = _one_line
+
+
+def _one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    said = getattr(error, "_cadenza_says", None)
+    if said is None:
+        sys.__excepthook__(kind, error, trace)
+    else:
+        print(said, file=sys.stderr)
 
 
 class Warnings:

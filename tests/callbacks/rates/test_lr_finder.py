@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,7 @@ def test_a_loss_that_falls_nowhere_has_no_suggestion() -> None:
     assert Sweep((0.1,), (1,), (1,)).suggestion is None
 
 
+@pytest.mark.filterwarnings("ignore:the model has been trained")
 @pytest.mark.parametrize("way", ["function", "callback"])
 @pytest.mark.parametrize("begun", [False, True])
 def test_everything_is_put_back_exactly(way: str, begun: bool) -> None:
@@ -144,6 +146,7 @@ def test_everything_is_put_back_exactly(way: str, begun: bool) -> None:
     assert all(tensors[name] is parameter for name, parameter in trainer.model.named_parameters())
 
 
+@pytest.mark.filterwarnings("ignore:the model has been trained")
 @pytest.mark.parametrize("own_generator", [False, True])
 def test_a_fit_after_the_function_is_bit_equal_to_one_without(own_generator: bool) -> None:
     fitted = []
@@ -376,3 +379,27 @@ def test_on_a_device_a_fit_afterwards_is_bit_equal() -> None:
         fitted.append([*module.state_dict().values(), torch.cuda.get_rng_state()])
     for one, other in zip(*fitted, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("way", ["callback", "function"])
+def test_a_model_that_was_trained_is_warned_of(way: str) -> None:
+    trainer, _ = training()
+    trainer.fit(tiny_loader(), epochs=1)
+    said = "has been trained for 3 steps, so the sweep finds a rate to continue with"
+    if way == "callback":
+        trainer.add(LRFinder(steps=5))
+    sweep = partial(trainer.fit if way == "callback" else partial(find_lr, trainer), tiny_loader(), steps=5)
+    with pytest.warns(UserWarning, match=said) as told:
+        sweep()
+    assert len(told) == 1
+
+
+def test_an_optimizer_that_was_used_elsewhere_is_warned_of_too() -> None:
+    module = model()
+    optimizer = torch.optim.Adam(module.parameters())
+    for one in module.parameters():
+        one.grad = torch.ones_like(one)
+    optimizer.step()
+    trainer = cadenza.Trainer(module, optimizer, nn.CrossEntropyLoss(), device="cpu")
+    with pytest.warns(UserWarning, match="or its optimizer has been trained"):
+        find_lr(trainer, tiny_loader(), steps=5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -58,6 +58,9 @@ class ActivationStats(Callback):
         self.modules, self.near_zero = checked_modules(modules), checked_near_zero(near_zero)
         self._measured = -1
         self._warned = False
+
+    def _logs(self, prefixes: Sequence[str]) -> list[str]:
+        return ["train/activations/*"]
 
     def explain(self) -> str:
         return f"every {self.every}; near zero is up to {self.near_zero:g}"

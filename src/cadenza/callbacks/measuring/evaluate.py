@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cadenza.callback import Callback, without
 from cadenza.callbacks.measuring.pass_measure import PassMeasure, Prepare, Value
-from cadenza.callbacks.measuring.result_packages import ClassificationResults, named_results
+from cadenza.callbacks.measuring.result_packages import READY, ClassificationResults, named_results
 from cadenza.clock import Duration
 from cadenza.data import gather, to_device
 from cadenza.foundation.arguments import loader as loader_or_none
@@ -86,6 +86,15 @@ class Evaluate(PassMeasure, Callback):
     @classmethod
     def example(cls) -> Self:
         return cls(ClassificationResults(), stages={"train", "val"})
+
+    def _logs(self, prefixes: Sequence[str]) -> list[str]:
+        """What a package of the user's computes is known only when it has."""
+        names = self.package.known_names() if type(self.package) in READY else ["*"]
+        if self.loader is not None:
+            prefixes = [self.prefix]
+        else:
+            prefixes = [prefix for prefix in prefixes if prefix.split("/")[0] in (self.stages or ())]
+        return [f"{prefix}{name}{rest}" for prefix in prefixes for name in names for rest in ("", "/*")]
 
     def explain(self) -> str:
         where = f"{self.prefix}* of a loader" if self.loader is not None else ", ".join(sorted(self.stages or ()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -62,6 +62,9 @@ class GradientStats(Callback):
         """Only where it is to look: whoever plays inside the step opens it."""
         other = {"before_step": "after_backward", "after_backward": "before_step"}[self.at]
         return without(super().plays(), GradientStats, other)
+
+    def _logs(self, prefixes: Sequence[str]) -> list[str]:
+        return ["train/gradients/*"]
 
     def explain(self) -> str:
         return f"every {self.every} at {self.at}"

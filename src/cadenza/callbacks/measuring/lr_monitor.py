@@ -51,6 +51,9 @@ class LRMonitor(Callback):
     def example(cls) -> Self:
         return cls(every="2 steps")
 
+    def _logs(self, prefixes: Sequence[str]) -> list[str]:
+        return ["lr", "lr/*", *(["momentum", "momentum/*"] if self.momentum else [])]
+
     def explain(self) -> str:
         return f"lr{' and momentum' if self.momentum else ''} every {self.every}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import torch
@@ -76,6 +76,10 @@ class Metrics(PassMeasure, Callback):
     @classmethod
     def example(cls) -> Self:
         return cls({"accuracy": accuracy}, stages={"train", "val"})
+
+    def _logs(self, prefixes: Sequence[str]) -> list[str]:
+        measured = [prefix for prefix in prefixes if prefix.split("/")[0] in (self.stages or ())]
+        return [f"{prefix}{name}{rest}" for prefix in measured for name in self.metrics for rest in ("", "/*")]
 
     def explain(self) -> str:
         return f"{', '.join(self.metrics)} over {', '.join(sorted(self.stages or ()))}"

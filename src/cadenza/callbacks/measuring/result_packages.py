@@ -235,6 +235,10 @@ class RegressionResults(ResultPackage):
         return {name: float(value) for name, value in zip(self.names, values, strict=True)}
 
 
+READY = (ClassificationResults, BinaryResults, RegressionResults)
+"""The packages whose names are known before anything is computed; ``/<class>`` may follow them."""
+
+
 def named_results(package: Any, predictions: Any, targets: Any) -> dict[str, float]:
     """What ``package`` computes, under the names with its prefix, if it has one."""
     prefix = getattr(package, "prefix", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -53,6 +53,9 @@ class MemoryMonitor(Callback):
     @classmethod
     def example(cls) -> Self:
         return cls(every="2 batches")
+
+    def _logs(self, prefixes: Sequence[str]) -> list[str]:
+        return ["memory/*"]
 
     def explain(self) -> str:
         return f"every {self.every}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
@@ -54,6 +54,9 @@ class Throughput(Callback):
     @classmethod
     def example(cls) -> Self:
         return cls(every="2 batches")
+
+    def _logs(self, prefixes: Sequence[str]) -> list[str]:
+        return ["train/seconds", *(f"train/{name}_per_second" for name in COUNTED)]
 
     def explain(self) -> str:
         return "each epoch" if self.every is None else f"each epoch and every {self.every}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import perf_counter
 from types import TracebackType
@@ -82,6 +82,9 @@ class Timer(Callback):
     @classmethod
     def example(cls) -> Self:
         return cls(every="2 batches", stages={"train", "val"})
+
+    def _logs(self, prefixes: Sequence[str]) -> list[str]:
+        return ["*_ms"]
 
     def explain(self) -> str:
         spans = self._played_spans()

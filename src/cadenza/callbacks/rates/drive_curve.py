@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from cadenza.callbacks.rates.curves import Curve
 from cadenza.callbacks.rates.param_groups import Target, initial_lr, set_lr, set_momentum
 from cadenza.callbacks.rates.plateau import Plateau, measured
-from cadenza.callbacks.rates.timetable import Course, Timetable, length_of_fit, steps_per_epoch
+from cadenza.callbacks.rates.timetable import Course, Timetable, length_of_fit
 from cadenza.clock import Clock, Duration
+from cadenza.execution.scheduling import steps_per_epoch
 
 if TYPE_CHECKING:
     from cadenza.run import Run

@@ -129,6 +129,8 @@ class LRFinder(Callback):
         self.start, self.end, self.steps = start, end, steps
         self.stop_factor, self.smoothing = stop_factor, smoothing
         self._kept: KeptState | None = None
+        self._steps_before = 0
+        """The steps of the training before; those of earlier sweeps, which were put back, do not count."""
         self._begin()
 
     def _begin(self) -> None:
@@ -151,6 +153,7 @@ class LRFinder(Callback):
         """What is taken when the sweep begins is put back here, however it ended."""
         self._kept = None
         self._begin()
+        self._tell_if_trained(run)
         try:
             yield
             self._tell_if_short(run)
@@ -158,6 +161,7 @@ class LRFinder(Callback):
             if self._kept is not None:
                 self._kept.restore()
                 self._kept = None
+                self._steps_before -= run.clock.steps - self._first_step
                 run.store["lr_finder"] = Sweep(tuple(self._lrs), tuple(self._losses), tuple(self._smoothed))
 
     def after_load(self, run: Run) -> None:
@@ -208,6 +212,15 @@ class LRFinder(Callback):
             )
             warn(f"{self.name} {reached}: the fit was too short; fit(steps={self.steps}) is enough")
 
+    def _tell_if_trained(self, run: Run) -> None:
+        steps = self._steps_before + run.clock.steps
+        if run.mode == "fit" and run.is_main and (steps or any(optimizer.state for optimizer in run.optimizers)):
+            far = f"has been trained for {steps} steps" if steps else "or its optimizer has been trained"
+            warn(
+                f"the model {far}, so the sweep finds a rate to continue with from here, and not one to begin with. "
+                "For that, sweep with a new model and optimizer, before the first fit"
+            )
+
     def _lr(self, index: int) -> float:
         return float(self.start * (self.end / self.start) ** (min(index, self.steps - 1) / (self.steps - 1)))
 
@@ -240,7 +253,8 @@ def find_lr(
     """Sweeps over learning rates as ``LRFinder`` does, beside the trainer: its clock, its history and its callbacks do
     not notice, and the next fit is bit-equal to one without the sweep.
 
-    A copy of the trainer's main callback takes part; of the others none, unless given as ``callbacks``.
+    A copy of the trainer's main callback takes part; of the others none, unless given as ``callbacks``. A model that
+    has been trained already is warned of: its rate to continue is not the one to begin with.
 
     >>> import cadenza, torch
     >>> from cadenza.testing import tiny_classifier, tiny_loader
@@ -252,6 +266,8 @@ def find_lr(
     (True, 0)
     """
     finder = LRFinder(start, end, steps, stop_factor=stop_factor, smoothing=smoothing)
+    swept = trainer.store.get("lr_finder")
+    finder._steps_before = trainer.clock.steps - (len(swept.lrs) if isinstance(swept, Sweep) else 0)
     beside = trainer_beside(trainer._training, main_callback(trainer), [*callbacks, finder])
     beside.fit(loader, steps=steps)
     sweep: Sweep = beside.store["lr_finder"]

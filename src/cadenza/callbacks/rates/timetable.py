@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypedDict
 
 from cadenza.callbacks.rates.curves import COUNT, PROGRESS
 from cadenza.clock import Duration
-from cadenza.data import length_of
 from cadenza.foundation.arguments import at_least_zero, ratio
 
 if TYPE_CHECKING:
@@ -185,28 +184,3 @@ def length_of_fit(run: Run, began: tuple[int, int]) -> Duration:
     if run.num_epochs is not None:
         return Duration(run.num_epochs - began[1], "epochs")
     raise ValueError('this fit has no known length: give the schedule length="1000 steps"')
-
-
-def steps_per_epoch(run: Run) -> int:
-    """The number of steps in an epoch, by the length of the training loader.
-
-    A callback that holds steps, so that there are fewer of them than batches, is asked: ``steps_in(batches)``.
-    """
-    batches = length_of(run.loader)
-    if batches is None:
-        raise ValueError(
-            f"the number of steps in an epoch is needed, but {type(run.loader).__name__} does not know its length. Say "
-            'everything in steps: length="1000 steps" (or fit(steps=1000)), and warm-up and cool-down too'
-        )
-    steps = batches
-    for callback in run.callbacks:
-        if "hold_step" in callback.asks:
-            steps_in = getattr(callback, "steps_in", None)
-            if steps_in is None:
-                raise ValueError(
-                    f"the number of steps in an epoch is needed, but {callback.name} holds steps and does not say how "
-                    'many it makes of so many batches. Say everything in steps: length="1000 steps" (or '
-                    "fit(steps=1000)), and warm-up and cool-down too"
-                )
-            steps = steps_in(steps)
-    return int(steps)

@@ -66,6 +66,9 @@ class GradientClip(Callback):
         bound = f"norm at most {self.norm:g}" if self.norm is not None else f"values at most {self.value:g}"
         return f"{bound}, logged as {self.log}" if self.log else bound
 
+    def _logs(self, prefixes: Sequence[str]) -> list[str]:
+        return [self.log] if self.log else []
+
     def before_step(self, run: Run) -> None:
         parameters = trained_parameters(run.optimizers)
         if self.log and self.value is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
@@ -63,6 +63,9 @@ class StageSwitch(Callback):
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         due = "before_epoch" if self.at.unit == "epochs" else "before_train_iter"
         return {"before_run": self._make_again, due: self._make_when_due}
+
+    def _logs(self, prefixes: Sequence[str]) -> None:
+        return None  # the change may do anything
 
     def explain(self) -> str:
         return f"{getattr(self.change, '__name__', type(self.change).__name__)} after {self.at}"

@@ -110,10 +110,11 @@ def _remarks(tree: ast.Module) -> Iterator[Remark]:
 
 
 def _adjusts_lr_in_iterations(names: Names) -> bool:
-    """Whether some ``lr_every`` of the file is anything but ``"epoch"``: then on_lr_adjust plays in an iteration."""
+    """Whether some ``lr_every`` or ``scheduler_every`` of the file is anything but ``"epoch"``: then on_lr_adjust plays
+    in an iteration."""
     for node in names.all(ast.keyword, ast.Assign, ast.AnnAssign):
         match node:
-            case ast.keyword(arg="lr_every", value=value):
+            case ast.keyword(arg="lr_every" | "scheduler_every", value=value):
                 pass
             case ast.Assign(targets=[ast.Name(id="lr_every") | ast.Attribute(attr="lr_every")], value=value):
                 pass

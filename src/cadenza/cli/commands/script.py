@@ -23,6 +23,12 @@ def script(
     """
     from cadenza.dialects import NAMES, run_script
 
+    if not dialect:
+        known = ", ".join(NAMES)
+        raise UsageError(
+            f"say which system the script was written for: cadenza script --dialect {NAMES[0]} {file} (the dialects "
+            f"are {known}); a script that imports only cadenza is run by python {file}"
+        )
     if dialect not in NAMES:
         raise UsageError(f"--dialect is one of {', '.join(NAMES)}, not {dialect!r}")
     if not file.is_file():

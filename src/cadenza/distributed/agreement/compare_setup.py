@@ -96,7 +96,7 @@ def setup_of(run: Run, callbacks: Sequence[Callback]) -> Setup:
         "parameters": {name: _form(one) for name, one in run.module.named_parameters()},
         "buffers": {name: _form(one) for name, one in run.module.named_buffers()} if _sends_buffers(training) else {},
         "The optimizer": " and ".join(map(_optimizer, run.optimizers)),
-        "The scheduler": " and ".join(type(one).__name__ for one in run.schedulers) or "None",
+        "The scheduler": _schedulers(run),
     }
 
 
@@ -118,7 +118,13 @@ def described(callback: Callback) -> tuple[str, dict[str, str]]:
 
 def _main(callbacks: Sequence[Callback]) -> str:
     main = next((one for one in callbacks if isinstance(one, MainCallback)), None) or MainCallback()
-    return f"{type(main).__name__} with lr_every={main.lr_every!r}"
+    return f"{type(main).__name__} with lr_every={main.lr_every or 'epoch'!r}"
+
+
+def _schedulers(run: Run) -> str:
+    names = " and ".join(type(one).__name__ for one in run.schedulers) or "None"
+    every = run.training_state.scheduler_every
+    return names if every is None else f"{names} with scheduler_every={every!r}"
 
 
 def _text(value: object) -> str:

@@ -96,7 +96,7 @@ class Region:
         self._recorded_states: list[int] = []
         self._looks: dict[Hashable, int] = {}
         self._look = 0
-        self._adjust_lr = score.plan.adjust_lr if score.main.lr_every == "iter" else None
+        self._adjust_lr = score.plan.adjust_lr if score.plan.lr_every == "iter" else None
 
     def step(self, run: Run) -> bool:
         """The verb ``train_step``."""

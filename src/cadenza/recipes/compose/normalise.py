@@ -47,6 +47,7 @@ SECTIONS: Mapping[str, str] = {
     "loss": "the loss",
     "optimizer": "the optimizer, or several under names",
     "scheduler": "a scheduler of torch, or several under names",
+    "scheduler_every": "epoch or step: how often schedulers are stepped",
     "data": "the datasets: train, val, test",
     "loaders": "how they are loaded: train, val, test",
     "fit": "how far: epochs or steps, validate_every, log_every",
