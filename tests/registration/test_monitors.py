@@ -156,7 +156,9 @@ def switched(run):
 
 
 @pytest.mark.parametrize(
-    "callback", [Mine(), MyMetrics({"accuracy": accuracy}), MyMain(), When(Mine(), every="1 epoch")], ids=repr
+    "callback",
+    [Mine(), MyMetrics({"accuracy": accuracy}), MyMain(), When(Mine(), every="1 epoch")],
+    ids=lambda callback: type(callback).__name__,
 )
 def test_a_callback_of_the_users_may_log_anything(callback):
     made(callback, EarlyStopping("val/mine")).fit(tiny_loader(), tiny_loader(8), epochs=1)
