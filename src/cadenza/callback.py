@@ -211,14 +211,15 @@ class Watch(Callback):
 LOWER_IS_BETTER = frozenset(
     {"loss", "losses", "error", "errors", "err", "perplexity", "ppl", "nll", "kl", "kld", "wer", "cer", "ece", "brier"}
     | {"mae", "mse", "rmse", "msle", "rmsle", "mape", "smape", "fid", "distance", "seconds"}
+    | {"ce", "bce", "xent", "entropy", "logloss", "cost", "divergence", "regret", "lpips", "bpc", "bpb", "bpd"}
 )
 
 
 def infer_mode(metric: str) -> str:
     """Which way is better, by the name of the metric.
 
-    >>> infer_mode("val/loss"), infer_mode("val/accuracy")
-    ('min', 'max')
+    >>> infer_mode("val/loss"), infer_mode("val/ce"), infer_mode("val/cross_entropy"), infer_mode("val/accuracy")
+    ('min', 'min', 'min', 'max')
     """
     words = [word.rstrip("0123456789") for word in re.split(r"[^a-z0-9]+", metric.lower())]
     return "min" if any(word in LOWER_IS_BETTER or word.endswith(("loss", "error")) for word in words) else "max"
