@@ -1,4 +1,4 @@
-"""What the default behaviour takes a batch to be: the part for the model and the part for the loss."""
+"""Splits a batch into the part for the model and the part for the loss, and joins the outputs of many batches."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from cadenza.foundation.tree import fold, tensors_of
+from cadenza.foundation.tree import fold, tensors_of, with_dicts
 
 TARGET_KEYS = ("label", "labels", "target", "targets", "y")
 _KEEP: Any = object()
@@ -129,7 +130,6 @@ def first_tensor(batch: Any) -> Tensor | None:
 def describe(batch: Any, *, types: bool = False) -> str:
     """The form of a batch in a few words, for messages; with ``types`` those of its numbers, too.
 
-    >>> import torch
     >>> describe([torch.zeros(8, 4), {"mask": torch.ones(8).bool()}], types=True)
     "list(float32[8, 4], {'mask': bool[8]})"
     """
@@ -155,3 +155,30 @@ def not_understood(batch: Any) -> str:
         f"(a, b, ..., target), one tensor, or a dict or dataclass whose target is called {', '.join(TARGET_KEYS)}. "
         "For another form write a MainCallback with on_iter_forward and on_iter_loss."
     )
+
+
+def gather(outputs: list[Any], counts: list[int] | None = None) -> Any:
+    """One output for all batches: tensors are joined along their first dimension, inside lists, tuples and dicts too.
+
+    ``counts`` is the number of samples in each batch: a list with one entry a sample is joined as a list. What cannot
+    be joined (scalars, other objects, tensors that differ in shape) comes back as the list of what each batch gave.
+
+    >>> gather([{"a": torch.ones(2)}, {"a": torch.zeros(1)}])
+    {'a': tensor([1., 1., 0.])}
+    """
+    if not outputs or any(type(output) is not type(outputs[0]) for output in outputs):
+        return outputs
+    first = outputs[0]
+    if isinstance(first, Tensor):
+        alike = first.dim() > 0 and all(output.dim() and output.shape[1:] == first.shape[1:] for output in outputs)
+        return torch.cat(outputs) if alike else outputs
+    if isinstance(first, list) and counts is not None and [len(output) for output in outputs] == counts:
+        return [one for output in outputs for one in output]
+    if isinstance(first, dict | list | tuple) and all(_keys(output) == _keys(first) for output in outputs):
+        parts = ((key, gather([output[key] for output in outputs])) for key in _keys(first))
+        return with_dicts(first, parts)
+    return outputs
+
+
+def _keys(container: Any) -> Any:
+    return container.keys() if isinstance(container, dict) else range(len(container))

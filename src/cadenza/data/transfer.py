@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cadenza.foundation.tree import rebuilt
+from cadenza.foundation.tree import entries, rebuilt
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -26,17 +25,19 @@ def to_device(batch: Any, device: torch.device) -> Any:
         return batch if here == device else batch.to(device, non_blocking=here.type == "cpu" and batch.is_pinned())
     if type(batch) in (tuple, list):  # nearly always, and they need not be asked for more
         return type(batch)([to_device(value, device) for value in batch])
+    if type(batch) is dict:
+        return {key: to_device(value, device) for key, value in batch.items()}
     if callable(getattr(batch, "to", None)):
         return batch.to(device)
-    if isinstance(batch, Mapping):
-        moved = {key: to_device(value, device) for key, value in batch.items()}
-        return moved if type(batch) is dict else rebuilt(batch, moved.items())
-    if isinstance(batch, tuple):
-        parts = [to_device(value, device) for value in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     if isinstance(batch, list):
         return [to_device(value, device) for value in batch]
+    if (pairs := entries(batch)) is not None:
+        return rebuilt(batch, ((key, to_device(value, device)) for key, value in pairs))
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        fields = [field.name for field in dataclasses.fields(batch) if field.init]
-        return dataclasses.replace(batch, **{name: to_device(getattr(batch, name), device) for name in fields})
+        return _with_fields_on(batch, device)
     return batch
+
+
+def _with_fields_on(batch: Any, device: torch.device) -> Any:
+    names = [field.name for field in dataclasses.fields(batch) if field.init]
+    return dataclasses.replace(batch, **{name: to_device(getattr(batch, name), device) for name in names})
