@@ -1,4 +1,4 @@
-"""Splits a batch into the part for the model and the part for the loss, and joins the outputs of many batches."""
+"""Splits batches into the part for the model and the part for the loss, moves them to a device, joins outputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cadenza.foundation.tree import fold, tensors_of, with_dicts
+from cadenza.foundation.tree import entries, fold, rebuilt, tensors_of, with_dicts
 
 TARGET_KEYS = ("label", "labels", "target", "targets", "y")
 _KEEP: Any = object()
@@ -103,6 +103,38 @@ def as_mapping(batch: Any) -> Mapping[str, Any] | None:
     if hasattr(batch, "_fields") and set(batch._fields) & set(TARGET_KEYS):
         return dict(zip(batch._fields, batch, strict=True))
     return None
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """``batch`` with every tensor in it on ``device``; copies from pinned memory do not wait.
+
+    Mappings, lists, tuples, named tuples and dataclasses keep their type; an object with a ``to`` method is asked to
+    move itself; anything else is left as it is.
+
+    >>> to_device({"x": [torch.ones(2)], "id": "a"}, torch.device("cpu"))
+    {'x': [tensor([1., 1.])], 'id': 'a'}
+    """
+    if isinstance(batch, Tensor):
+        here = batch.device
+        return batch if here == device else batch.to(device, non_blocking=here.type == "cpu" and batch.is_pinned())
+    if type(batch) in (tuple, list):  # nearly always, and they need not be asked for more
+        return type(batch)([to_device(value, device) for value in batch])
+    if type(batch) is dict:
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if callable(getattr(batch, "to", None)):
+        return batch.to(device)
+    if isinstance(batch, list):
+        return [to_device(value, device) for value in batch]
+    if (pairs := entries(batch)) is not None:
+        return rebuilt(batch, ((key, to_device(value, device)) for key, value in pairs))
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return _with_fields_on(batch, device)
+    return batch
+
+
+def _with_fields_on(batch: Any, device: torch.device) -> Any:
+    names = [field.name for field in dataclasses.fields(batch) if field.init]
+    return dataclasses.replace(batch, **{name: to_device(getattr(batch, name), device) for name in names})
 
 
 def count_samples(batch: Any) -> tuple[int, int]:
