@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order, without
-from cadenza.callbacks.faults import Faults, place_for, tolerant
+from cadenza.callbacks.faults import Faults, epochs_of_others, place_for, tolerant
 from cadenza.callbacks.measuring.pass_measure import was_computed
 from cadenza.callbacks.showing import predictions
 from cadenza.callbacks.showing.figures import checked_format, keep_figure
@@ -120,9 +120,7 @@ class Visualize(Callback, Faults):
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """Only the points of its stages."""
-        others = {"val", "test"} - set(self.stages or ())
-        unneeded = (f"{kind}_{stage}_epoch" for stage in others for kind in ("before", "after"))
-        return without(super().plays(), Visualize, *unneeded)
+        return without(super().plays(), Visualize, *epochs_of_others(self.stages))
 
     # Points ---------------------------------------------------------------------------------------------------------
 
