@@ -198,13 +198,13 @@ def gather(outputs: list[Any], counts: list[int] | None = None) -> Any:
     >>> gather([{"a": torch.ones(2)}, {"a": torch.zeros(1)}])
     {'a': tensor([1., 1., 0.])}
     """
-    if not outputs or any(type(output) is not type(outputs[0]) for output in outputs):
+    if len(set(map(type, outputs))) != 1:
         return outputs
     first = outputs[0]
     if isinstance(first, Tensor):
-        alike = first.dim() > 0 and all(output.dim() and output.shape[1:] == first.shape[1:] for output in outputs)
+        alike = first.dim() > 0 and len({(output.dim(), output.shape[1:]) for output in outputs}) == 1
         return torch.cat(outputs) if alike else outputs
-    if isinstance(first, list) and counts is not None and [len(output) for output in outputs] == counts:
+    if isinstance(first, list) and list(map(len, outputs)) == counts:
         return [one for output in outputs for one in output]
     if isinstance(first, dict | list | tuple) and all(_keys(output) == _keys(first) for output in outputs):
         parts = ((key, gather([output[key] for output in outputs])) for key in _keys(first))

@@ -39,11 +39,8 @@ class StreamFeed(WorkersFeed, RoundsFeed):
 
     kind = "loader over a stream"
 
-    def __init__(
-        self, loader: DataLoader[Any], *, share: Callable[[Any], Any], divided: bool = False, **how: Any
-    ) -> None:
+    def __init__(self, loader: DataLoader[Any], *, share: Callable[[Any], Any], **how: Any) -> None:
         super().__init__(loader, **how)
-        self.divided = divided
         self.share = share
         self.own = generators_in(loader.generator, *((loader.dataset, loader.collate_fn) if self.reads_here else ()))
         self.at_first: RngStates | None = None
