@@ -16,7 +16,7 @@ from torch.optim import SGD
 
 from cadenza import MainCallback, Run, Trainer
 from cadenza.data import count_samples, to_device
-from cadenza.data.gather import gather
+from cadenza.data.batch import gather
 from cadenza.testing import Recorder, tiny_classifier, tiny_data, tiny_loader
 
 TOKENS = torch.zeros(3, 5, dtype=torch.long)

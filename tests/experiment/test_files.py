@@ -11,10 +11,10 @@ import torch
 import yaml
 from PIL import Image
 
+from cadenza.callbacks.showing.plot_series import thinned
 from cadenza.experiment.jsonl_file import LinesFile, read_lines
 from cadenza.experiment.media import bins, png_bytes
 from cadenza.experiment.recipe_text import flat, yaml_text
-from cadenza.foundation.thinning import thinned
 
 # Rows ---------------------------------------------------------------------------------------------------------------
 

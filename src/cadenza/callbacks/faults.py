@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -68,6 +68,16 @@ def tolerant(play: Player) -> Player:
             warn(f"{self.name} is switched off, the run goes on: {type(error).__name__}: {error}")
 
     return cast(Player, play_or_rest)
+
+
+def epochs_of_others(stages: Collection[str] | None) -> list[str]:
+    """The points around epochs of validations and tests that are not among ``stages``.
+
+    >>> epochs_of_others({"val"})
+    ['before_test_epoch', 'after_test_epoch']
+    """
+    others = [stage for stage in ("val", "test") if stage not in (stages or ())]
+    return [f"{kind}_{stage}_epoch" for stage in others for kind in ("before", "after")]
 
 
 DEFAULT = "runs"

@@ -75,7 +75,17 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], strict: bool = T
     mapping = {prefix: ""} if isinstance(prefix, str) else {"": ""} if prefix is None else dict(prefix)
     renamed, passed_over = _renamed(weights, mapping)
     state = {n: t for n, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
-    report = Report(passed_over=passed_over)
+    report = _compared(renamed, state, tuple(mapping.values()))
+    report.passed_over = passed_over
+    if not report.loaded or (strict and not report.complete):
+        raise ValueError(f"the weights do not fit the module; nothing was changed.{_advice(report)}\n{report}")
+    module.load_state_dict({name: renamed[name] for name in report.loaded}, strict=False)
+    return report
+
+
+def _compared(renamed: Mapping[str, Tensor], state: Mapping[str, Tensor], asked: tuple[str, ...]) -> Report:
+    """What fits of the weights; names of the module that begin with none of ``asked`` are not missing."""
+    report = Report()
     for name, tensor in renamed.items():
         if name not in state:
             report.unexpected.append(name)
@@ -83,12 +93,9 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], strict: bool = T
             report.mismatched[name] = (tuple(tensor.shape), tuple(state[name].shape))
         else:
             report.loaded.append(name)
-    asked = [name for name in state if any(name.startswith(start) for start in mapping.values())]
     tied = {id(state[name]) for name in report.loaded}
-    report.missing = [name for name in asked if name not in renamed and id(state[name]) not in tied]
-    if not report.loaded or (strict and not report.complete):
-        raise ValueError(f"the weights do not fit the module; nothing was changed.{_advice(report)}\n{report}")
-    module.load_state_dict({name: renamed[name] for name in report.loaded}, strict=False)
+    there = (name for name in state if name.startswith(asked))
+    report.missing = [name for name in there if name not in renamed and id(state[name]) not in tied]
     return report
 
 

@@ -308,8 +308,8 @@ class Speed:
     6.0
     """
 
-    def __init__(self, kept: int = 5) -> None:
-        self._saves: deque[tuple[int, float]] = deque(maxlen=kept)
+    def __init__(self) -> None:
+        self._saves: deque[tuple[int, float]] = deque(maxlen=5)
 
     def measured(self, size: int, seconds: float) -> None:
         self._saves.append((size, seconds))

@@ -18,14 +18,12 @@ On a resume, the order is: ``load_state_dict``, then the generators of the proce
 itself when nothing is asked for.
 """
 
-from cadenza.data.batch import count_samples, join, split
+from cadenza.data.batch import count_samples, gather, join, split, to_device
 from cadenza.data.choose_feed import prepare
 from cadenza.data.feed import Feed
-from cadenza.data.gather import gather
 from cadenza.data.loader import check_loader, length_of
 from cadenza.data.shards import accumulation_for, unshard
 from cadenza.data.tensor_feed import TensorLoader, plain, why_not_in_memory
-from cadenza.data.transfer import to_device
 
 __all__ = [
     "Feed",

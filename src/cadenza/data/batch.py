@@ -1,4 +1,4 @@
-"""What the default behaviour takes a batch to be: the part for the model and the part for the loss."""
+"""Splits batches into the part for the model and the part for the loss, moves them to a device, joins outputs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from cadenza.foundation.tree import fold, tensors_of
+from cadenza.foundation.tree import entries, fold, rebuilt, tensors_of, with_dicts
 
 TARGET_KEYS = ("label", "labels", "target", "targets", "y")
 _KEEP: Any = object()
@@ -104,6 +105,38 @@ def as_mapping(batch: Any) -> Mapping[str, Any] | None:
     return None
 
 
+def to_device(batch: Any, device: torch.device) -> Any:
+    """``batch`` with every tensor in it on ``device``; copies from pinned memory do not wait.
+
+    Mappings, lists, tuples, named tuples and dataclasses keep their type; an object with a ``to`` method is asked to
+    move itself; anything else is left as it is.
+
+    >>> to_device({"x": [torch.ones(2)], "id": "a"}, torch.device("cpu"))
+    {'x': [tensor([1., 1.])], 'id': 'a'}
+    """
+    if isinstance(batch, Tensor):
+        here = batch.device
+        return batch if here == device else batch.to(device, non_blocking=here.type == "cpu" and batch.is_pinned())
+    if type(batch) in (tuple, list):  # nearly always, and they need not be asked for more
+        return type(batch)([to_device(value, device) for value in batch])
+    if type(batch) is dict:
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if callable(getattr(batch, "to", None)):
+        return batch.to(device)
+    if isinstance(batch, list):
+        return [to_device(value, device) for value in batch]
+    if (pairs := entries(batch)) is not None:
+        return rebuilt(batch, ((key, to_device(value, device)) for key, value in pairs))
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return _with_fields_on(batch, device)
+    return batch
+
+
+def _with_fields_on(batch: Any, device: torch.device) -> Any:
+    names = [field.name for field in dataclasses.fields(batch) if field.init]
+    return dataclasses.replace(batch, **{name: to_device(getattr(batch, name), device) for name in names})
+
+
 def count_samples(batch: Any) -> tuple[int, int]:
     """Samples and tokens in ``batch``: the length of its first tensor, and for whole numbers of two dimensions
     (token ids) the number of them; no tokens otherwise."""
@@ -129,7 +162,6 @@ def first_tensor(batch: Any) -> Tensor | None:
 def describe(batch: Any, *, types: bool = False) -> str:
     """The form of a batch in a few words, for messages; with ``types`` those of its numbers, too.
 
-    >>> import torch
     >>> describe([torch.zeros(8, 4), {"mask": torch.ones(8).bool()}], types=True)
     "list(float32[8, 4], {'mask': bool[8]})"
     """
@@ -156,3 +188,30 @@ def not_understood(batch: Any) -> str:
         f"(a, b, ..., target), one tensor, or a dict or dataclass whose target is called {', '.join(TARGET_KEYS)}. "
         "For another form write a MainCallback with on_iter_forward and on_iter_loss."
     )
+
+
+def gather(outputs: list[Any], counts: list[int] | None = None) -> Any:
+    """One output for all batches: tensors are joined along their first dimension, inside lists, tuples and dicts too.
+
+    ``counts`` is the number of samples in each batch: a list with one entry a sample is joined as a list. What cannot
+    be joined (scalars, other objects, tensors that differ in shape) comes back as the list of what each batch gave.
+
+    >>> gather([{"a": torch.ones(2)}, {"a": torch.zeros(1)}])
+    {'a': tensor([1., 1., 0.])}
+    """
+    if len(set(map(type, outputs))) != 1:
+        return outputs
+    first = outputs[0]
+    if isinstance(first, Tensor):
+        alike = first.dim() > 0 and len({(output.dim(), output.shape[1:]) for output in outputs}) == 1
+        return torch.cat(outputs) if alike else outputs
+    if isinstance(first, list) and list(map(len, outputs)) == counts:
+        return [one for output in outputs for one in output]
+    if isinstance(first, dict | list | tuple) and all(_keys(output) == _keys(first) for output in outputs):
+        parts = ((key, gather([output[key] for output in outputs])) for key in _keys(first))
+        return with_dicts(first, parts)
+    return outputs
+
+
+def _keys(container: Any) -> Any:
+    return container.keys() if isinstance(container, dict) else range(len(container))

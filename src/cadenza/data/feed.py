@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from cadenza.data.loader import epoch_listeners
 from cadenza.data.sample_order import splits_itself
+from cadenza.data.workers import as_draws
 from cadenza.foundation.generators import RngStates, capture, pack, put_back, state_of, unpack
+from cadenza.foundation.torch_private import end_workers, live_iterator
 
 VERSION = 1
 
@@ -208,3 +212,37 @@ class Feed:
                 f"{self.world_size}, which cannot know what is left: use {before} processes, go on from a checkpoint "
                 "that was saved between two epochs, or give a loader that does not divide the data"
             )
+
+
+class WorkersFeed(Feed):
+    """Iterates a copy of the user's loader, ``live``, whose workers may live on from one pass to the next."""
+
+    def __init__(self, loader: DataLoader[Any], **how: Any) -> None:
+        super().__init__(loader, **how)
+        self.reads_here = loader.num_workers == 0
+        self.created: RngStates | None = None
+        self.places: dict[int, Any] = {}
+        self.turn = 0
+        self.live: DataLoader[Any] | None = None
+        self.iterator: Iterator[Any] | None = None
+
+    def close(self) -> None:
+        self.underway = False  # nobody asks for the states of the workers any more
+        end_workers(self.iterator if self.iterator is not None else live_iterator(self.live))
+        self.end()
+        self.live = None
+
+    def of_workers(self, places: dict[int, Any], turn: int) -> dict[str, Any]:
+        """The part of a state that says where the workers stand."""
+        return {
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "workers": self.loader.num_workers,
+            "turn": turn,
+            "created": pack(self.created),
+            "places": {str(worker): self.packed(place) for worker, place in places.items()},
+        }
+
+    def packed(self, place: Any) -> Any:
+        """Where one worker stands, as state."""
+        return pack(as_draws(place))

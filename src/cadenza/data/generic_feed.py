@@ -17,9 +17,12 @@ from cadenza.foundation.generators import RngStates, capture, generators_in, pac
 class RoundsFeed(Feed):
     """Each rank takes its turn: of every ``world_size`` batches one. A loader that divides the data itself is left."""
 
-    divided = False
     start_cursor = 0
     first = 0
+
+    def __init__(self, loader: Any, *, divided: bool = False, **how: Any) -> None:
+        super().__init__(loader, **how)
+        self.divided = divided
 
     @property
     def ranks(self) -> int:
@@ -59,9 +62,8 @@ class ReplayFeed(RoundsFeed):
 
     kind = "iterable"
 
-    def __init__(self, loader: Any, *, divided: bool = False, **how: Any) -> None:
+    def __init__(self, loader: Any, **how: Any) -> None:
         super().__init__(loader, **how)
-        self.divided = divided
         self.own = generators_in(loader)
         self.at_iter: RngStates | None = None
         self.at_first: RngStates | None = None
@@ -117,10 +119,6 @@ class StatefulFeed(RoundsFeed):
     """A loader with ``state_dict`` and ``load_state_dict`` keeps its own position."""
 
     kind = "loader with state_dict"
-
-    def __init__(self, loader: Any, *, divided: bool = False, **how: Any) -> None:
-        super().__init__(loader, **how)
-        self.divided = divided
 
     def begin(self, loaded: Any) -> Iterator[Any]:
         if loaded is not None:

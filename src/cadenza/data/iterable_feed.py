@@ -10,11 +10,12 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from cadenza.data.feed import WorkersFeed
 from cadenza.data.generic_feed import RoundsFeed
 from cadenza.data.worker_stream import CollateStream, Samples, Short
-from cadenza.data.workers import NOTHING, Begin, Desk, Place, as_draws, starting_workers
+from cadenza.data.workers import NOTHING, Begin, Desk, Place, starting_workers
 from cadenza.foundation.generators import RngStates, capture, generators_in, pack, put_back, same, unpack
-from cadenza.foundation.torch_private import end_workers, live_iterator, replace_parts
+from cadenza.foundation.torch_private import live_iterator, replace_parts
 
 
 class Turns:
@@ -33,28 +34,19 @@ class Turns:
             yield task
 
 
-class StreamFeed(RoundsFeed):
+class StreamFeed(WorkersFeed, RoundsFeed):
     """Iterates a copy of the user's loader. Each worker tells with each batch where it stands in its own part."""
 
     kind = "loader over a stream"
 
-    def __init__(
-        self, loader: DataLoader[Any], *, share: Callable[[Any], Any], divided: bool = False, **how: Any
-    ) -> None:
+    def __init__(self, loader: DataLoader[Any], *, share: Callable[[Any], Any], **how: Any) -> None:
         super().__init__(loader, **how)
-        self.divided = divided
         self.share = share
-        self.reads_here = loader.num_workers == 0
         self.own = generators_in(loader.generator, *((loader.dataset, loader.collate_fn) if self.reads_here else ()))
-        self.created: RngStates | None = None
         self.at_first: RngStates | None = None
         self.short: Short | None = None
         self._turns: Turns | None = None
-        self.places: dict[int, Place] = {}
-        self.turn = 0
-        self.live: DataLoader[Any] | None = None
         self.samples: Samples | None = None
-        self.iterator: Iterator[Any] | None = None
 
     # One pass -----------------------------------------------------------------------------------------------------
 
@@ -168,12 +160,6 @@ class StreamFeed(RoundsFeed):
         self.iterator = None
         self.underway = False
 
-    def close(self) -> None:
-        self.underway = False  # nobody asks for the states of the workers any more
-        end_workers(self.iterator if self.iterator is not None else live_iterator(self.live))
-        self.end()
-        self.live = None
-
     # Where a pass stands ------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Any:
@@ -187,24 +173,18 @@ class StreamFeed(RoundsFeed):
         cursor, places, turn = snapshot
         at_iter = pack(self.samples.began) if self.reads_here and self.samples is not None else None
         at = {"cursor": cursor, "at_iter": at_iter, "at_first": pack(self.at_first)}
-        return {**at, **self._workers(places, turn)}
+        return {**at, **self.of_workers(places, turn)}
 
     def between(self) -> dict[str, Any]:
         stays = self.loader.persistent_workers and self.live is not None
         places = {worker: Place(draws=place.draws) for worker, place in self.places.items()} if stays else {}
         keeps = self.reads_here and hasattr(self.loader.dataset, "state_dict")
         dataset = copy.deepcopy(self.loader.dataset.state_dict()) if keeps else None
-        return {"dataset": dataset, **self._workers(places, 0)}
+        return {"dataset": dataset, **self.of_workers(places, 0)}
 
-    def _workers(self, places: dict[int, Place], turn: int) -> dict[str, Any]:
-        return {
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "workers": self.loader.num_workers,
-            "turn": turn,
-            "created": pack(self.created),
-            "places": {str(worker): packed(place) for worker, place in places.items()},
-        }
+    def packed(self, place: Place) -> Any:
+        draws, began = super().packed(place.draws), super().packed(place.began)
+        return {"batches": place.batches, "draws": draws, "began": began, "state": place.state, "over": place.over}
 
     def _unpacked_places(self, loaded: Any) -> dict[int, Place]:
         return {int(worker): unpacked(place) for worker, place in loaded["places"].items()}
@@ -223,11 +203,6 @@ class StreamFeed(RoundsFeed):
                 f"the position was saved with {loaded['world_size']} process(es), and the data set divides the data "
                 f"itself: it means nothing to {self.world_size} process(es)"
             )
-
-
-def packed(place: Place) -> dict[str, Any]:
-    draws, began = pack(as_draws(place.draws)), pack(as_draws(place.began))
-    return {"batches": place.batches, "draws": draws, "began": began, "state": place.state, "over": place.over}
 
 
 def unpacked(tree: Any) -> Place:

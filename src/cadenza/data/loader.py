@@ -1,12 +1,16 @@
-"""What can be known of a loader before it is read."""
+"""Checks a loader before it is read, and makes loaders like it."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+
+_OWN = frozenset(("self", "shuffle", "sampler", "batch_sampler"))
+"""What decides the order of the samples: whoever makes a loader says that."""
 
 
 def length_of(loader: Any) -> int | None:
@@ -70,3 +74,15 @@ def check_kind(what: str, loader: Any, *, several: bool = False) -> None:
     if isinstance(loader, list | tuple) and any(isinstance(one, DataLoader) for one in loader):
         hint = 'name them in a dict, {"a": first, "b": second}' if several else "give one of them"
         raise TypeError(f"{what} is a {kind} of loaders, not of batches; {hint}")
+
+
+def loader_like(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
+    """A ``DataLoader`` with every setting of ``loader``, but for its order and for ``changes``.
+
+    >>> loader = DataLoader(range(4), batch_size=2, drop_last=True)
+    >>> larger = loader_like(loader, batch_size=3, sampler=[3, 2, 1, 0])
+    >>> list(larger)
+    [tensor([3, 2, 1])]
+    """
+    names = inspect.signature(DataLoader).parameters.keys() - _OWN - changes.keys()
+    return DataLoader(**{name: getattr(loader, name) for name in names}, **changes)

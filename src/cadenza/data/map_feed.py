@@ -9,14 +9,14 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from cadenza.data.feed import Feed
+from cadenza.data.feed import WorkersFeed
 from cadenza.data.index_walk import FRESH, Start
 from cadenza.data.loader import epoch_listeners
 from cadenza.data.sample_order import Order
 from cadenza.data.shards import portion
-from cadenza.data.workers import NOTHING, Begin, Collate, Desk, Items, Place, as_draws, starting_workers
-from cadenza.foundation.generators import RngStates, capture, generators_in, pack, put_back, unpack
-from cadenza.foundation.torch_private import end_workers, live_iterator, replace_parts
+from cadenza.data.workers import NOTHING, Begin, Collate, Desk, Items, Place, starting_workers
+from cadenza.foundation.generators import RngStates, capture, generators_in, put_back, unpack
+from cadenza.foundation.torch_private import live_iterator, replace_parts
 
 
 class Tasks:
@@ -33,7 +33,7 @@ class Tasks:
         return len(self.order)
 
 
-class MapFeed(Feed):
+class MapFeed(WorkersFeed):
     """Iterates a copy of the user's loader whose sampler is an ``Order``; the user's own is not touched.
 
     With workers, each batch comes with the state of its worker's generators, so that random augmentation goes on
@@ -50,17 +50,11 @@ class MapFeed(Feed):
         self.order.keeps = self.resumable = watch
         self.tasks = Tasks(self.order)
         self.watch = watch and loader.num_workers > 0
-        self.reads_here = loader.num_workers == 0
         self.own = [*self.order.own]
         for one in generators_in(loader.dataset, loader.collate_fn):
             if all(one is not other for other in self.own):
                 self.own.append(one)
         self.first = 0
-        self.turn = 0
-        self.created: RngStates | None = None
-        self.places: dict[int, Any] = {}
-        self.live: DataLoader[Any] | None = None
-        self.iterator: Iterator[Any] | None = None
 
     # One pass -----------------------------------------------------------------------------------------------------
 
@@ -87,7 +81,7 @@ class MapFeed(Feed):
         self.first, self.turn = loaded["consumed"], loaded["turn"] if fits else 0
         if not self.order.stateful and loaded["epoch"] is not None:
             self.set_epoch(loaded["epoch"])
-        self._close_workers()
+        self.live = None
         start = self.order.resume(loaded["order"])
         batches = self._open(start, places, before)
         if start.begun and self.order.walk is not None and self.order.walk.batches is None:
@@ -144,15 +138,6 @@ class MapFeed(Feed):
         self.iterator = None
         self.underway = False
 
-    def close(self) -> None:
-        self.underway = False  # nobody asks for the states of the workers any more
-        end_workers(self.iterator if self.iterator is not None else live_iterator(self.live))
-        self.end()
-        self._close_workers()
-
-    def _close_workers(self) -> None:
-        self.live = None
-
     # Where a pass stands ------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Any:
@@ -160,23 +145,16 @@ class MapFeed(Feed):
 
     def tree(self, snapshot: Any) -> dict[str, Any]:
         batches, places, turn, mark = snapshot
-        return {"order": self.order.position(batches, mark), "epoch": self._epoch(), **self._workers(places, turn)}
+        return {
+            "order": self.order.position(batches, mark),
+            "epoch": self._epoch(),
+            **self.of_workers(places, turn),
+        }
 
     def between(self) -> dict[str, Any]:
         stays = self.watch and self.loader.persistent_workers
         sampler = copy.deepcopy(self.order.source.state_dict()) if self.order.stateful else None
-        return {"sampler": sampler, **self._workers(self.places if stays else {}, 0)}
-
-    def _workers(self, places: dict[int, Any], turn: int) -> dict[str, Any]:
-        known = {str(worker): pack(as_draws(one)) for worker, one in places.items()}
-        return {
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "workers": self.loader.num_workers,
-            "turn": turn,
-            "created": pack(self.created),
-            "places": known,
-        }
+        return {"sampler": sampler, **self.of_workers(self.places if stays else {}, 0)}
 
     def _fits(self, loaded: Any) -> bool:
         """Whether the states of the workers are of this rank and this number of workers; else they start anew."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cadenza.data.batch import to_device
 from cadenza.data.feed import Feed
-from cadenza.data.transfer import to_device
 from cadenza.foundation.tree import entries, entries_and_fields, map_tree, tensors_of, walk
 
 _END: Any = object()

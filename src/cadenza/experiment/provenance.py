@@ -76,12 +76,12 @@ def _memory() -> float | None:
 # The source ---------------------------------------------------------------------------------------------------------
 
 
-def git_state(folder: Path | None = None) -> tuple[dict[str, Any] | None, str]:
-    """Commit, branch and changed files of the repository around ``folder``, and the difference to the commit.
+def git_state() -> tuple[dict[str, Any] | None, str]:
+    """Commit, branch and changed files of the repository around the current folder, and the difference to the commit.
 
     None and no difference outside a repository or without git.
     """
-    where = folder or Path.cwd()
+    where = Path.cwd()
     commit = _git(where, "rev-parse", "HEAD")
     if commit is None:
         return None, ""

@@ -138,11 +138,11 @@ def find_run(run: RunName, root: RunName = "runs") -> Path:
         return ids[0]
     if len(ids) > 1:
         raise FolderError(f"{text!r} could be any of {', '.join(folder.name for folder in ids)}; write more of it")
-    named = [folder for folder in found if f"{folder.parts[-3]}/{folder.parts[-2]}" == text or folder.parts[-2] == text]
+    names = {folder: "/".join(folder.parts[-3:-1]) for folder in found}
+    named = [folder for folder, name in names.items() if text in (name, folder.parts[-2])]
     if named:
         return named[-1]
-    names = [*(folder.name for folder in found), *(f"{folder.parts[-3]}/{folder.parts[-2]}" for folder in found)]
-    hint = did_you_mean(text, names, ".", cutoff=0.3)
+    hint = did_you_mean(text, [*(folder.name for folder in found), *names.values()], ".", cutoff=0.3)
     raise FolderError(f"no run {text!r} in {Path(root)}{hint} `cadenza runs` lists them")
 
 

@@ -86,18 +86,17 @@ def compare_records(records: Sequence[Record]) -> Comparison:
     settings = [record.settings for record in records]
     keys = list(dict.fromkeys(key for one in settings for key in one))
     values = [(key, [one.get(key) for one in settings]) for key in keys]
-    best, last = [record.best() for record in records], [record.last() for record in records]
-    names = sorted({name for one in last for name in one})
-    metrics: list[tuple[str, list[Any]]] = [
-        (name, [b[name][0] if name in b else one.get(name) for b, one in zip(best, last, strict=True)])
-        for name in names
-    ]
     return Comparison(
         runs=[record.label for record in records],
         settings=[(key, row) for key, row in values if any(value != row[0] for value in row)],
-        metrics=metrics,
+        metrics=_metrics(records),
         facts=_facts(records),
     )
+
+
+def _metrics(records: Sequence[Record]) -> list[tuple[str, list[Any]]]:
+    shown = [record.last() | {name: value for name, (value, _) in record.best().items()} for record in records]
+    return [(name, [one.get(name) for one in shown]) for name in sorted({name for one in shown for name in one})]
 
 
 def _facts(records: Sequence[Record]) -> list[tuple[str, list[Any]]]:

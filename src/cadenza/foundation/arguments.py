@@ -13,7 +13,7 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def is_whole(value: object, least: int) -> bool:
+def is_whole(value: object, least: float) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 

@@ -169,11 +169,15 @@ def _container(value: Any, hint: Any, origin: Any, strict: bool) -> Any:
         return {key: _convert(one, inner[1] if len(inner) == 2 else Any, strict) for key, one in value.items()}
     if wanted is not str and issubclass(wanted, collections.abc.Iterable) and not issubclass(wanted, os.PathLike):
         return _sequence(value, hint, wanted, inner, strict)
-    if issubclass(wanted, enum.Enum) and isinstance(value, str) and value in wanted.__members__:
-        return wanted[value]
+    return _single(value, hint, wanted)
+
+
+def _single(value: Any, hint: Any, wanted: Any) -> Any:
     if issubclass(wanted, os.PathLike):
         return value if isinstance(value, str) else _refuse(value, hint)
-    if getattr(wanted, "__module__", "") == "torch" and isinstance(value, str):
+    if isinstance(value, str) and issubclass(wanted, enum.Enum) and value in wanted.__members__:
+        return wanted[value]
+    if isinstance(value, str) and wanted.__module__ == "torch":
         return _of_torch(value, wanted)
     return value if wanted is object or (wanted is not type and isinstance(value, wanted)) else _refuse(value, hint)
 
@@ -244,17 +248,19 @@ def describe(hint: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(repr(one) for one in inner)
     wanted = origin or hint
+    found = _container_in_words(wanted, inner) if inspect.isclass(wanted) else ""
+    return found or f"an object of {getattr(wanted, '__name__', str(wanted))}, built with _target_"
+
+
+def _container_in_words(wanted: type, inner: tuple[Any, ...]) -> str:
     if wanted is _CALLABLE:
         return "a function: {_target_: ..., _partial_: true}"
-    if inspect.isclass(wanted) and issubclass(wanted, collections.abc.Mapping):
+    if issubclass(wanted, collections.abc.Mapping):
         return "a mapping"
-    if inspect.isclass(wanted) and issubclass(wanted, os.PathLike):
+    if issubclass(wanted, os.PathLike):
         return "a path"
     if wanted is tuple and inner and inner[-1] is not Ellipsis:
         return f"a list of {len(inner)}"
-    if inspect.isclass(wanted) and inner and issubclass(wanted, collections.abc.Iterable):
+    if inner and issubclass(wanted, collections.abc.Iterable):
         return f"a list (each {describe(inner[0])})" if inner[0] is not Any else "a list"
-    if inspect.isclass(wanted) and issubclass(wanted, list | tuple | set | frozenset):
-        return "a list"
-    name = getattr(wanted, "__name__", str(wanted))
-    return f"an object of {name}, built with _target_"
+    return "a list" if issubclass(wanted, list | tuple | set | frozenset) else ""

@@ -50,13 +50,8 @@ def stands_for(known: object, callback: object) -> bool:
 
 def check_callback(callback: object) -> None:
     """Refuses what would be ignored or would fail later: names that are no points, wrong signatures, declarations."""
-    if isinstance(callback, type):
-        raise CallbackError(f"{callback.__name__} is a class; put an instance into callbacks: {callback.__name__}()")
-    if not isinstance(callback, Callback):
-        hint = "; to play one function use trainer.on(point)(function)" if callable(callback) else ""
-        if hasattr(callback, "step") and hasattr(callback, "optimizer"):
-            hint = "; a scheduler is given as Trainer(..., scheduler=...)"
-        raise CallbackError(f"{callback!r} is not a callback: derive its class from cadenza.Callback{hint}")
+    _check_kind(callback)
+    assert isinstance(callback, Callback)
     for cls in type(callback).__mro__:
         if cls not in (*_BASES, object):
             for name, member in vars(cls).items():
@@ -65,22 +60,34 @@ def check_callback(callback: object) -> None:
     if isinstance(inner := getattr(callback, "callback", None), Callback):
         check_callback(inner)
     for point, player in callback.plays().items():
-        if point not in POINTS:
-            raise CallbackError(f"{callback.name}.plays() names {point!r}, which is no point{_did_you_mean(point)}")
-        if point in BEHAVIOUR_NAMES and not isinstance(callback, MainCallback):
-            raise CallbackError(f"{callback.name} plays {point}, a behaviour that only a MainCallback owns")
-        if not callable(player):
-            raise CallbackError(
-                f"{callback.name}.{point} is {player!r}, which cannot be called: def {point}(self, run)"
-            )
-        if isinstance(callback, FunctionCallback):
-            check_signature(f"the function {callback.name}", point, player, method=False)
+        _check_player(callback, point, player)
     if overrides(type(callback), "state_dict") and not overrides(type(callback), "load_state_dict"):
         raise CallbackError(
             f"{type(callback).__name__}.state_dict is saved and would never be taken back, since it has no "
             "load_state_dict(self, state): write both or none"
         )
     _check_declarations(callback)
+
+
+def _check_kind(callback: object) -> None:
+    if isinstance(callback, type):
+        raise CallbackError(f"{callback.__name__} is a class; put an instance into callbacks: {callback.__name__}()")
+    if not isinstance(callback, Callback):
+        hint = "; to play one function use trainer.on(point)(function)" if callable(callback) else ""
+        if hasattr(callback, "step") and hasattr(callback, "optimizer"):
+            hint = "; a scheduler is given as Trainer(..., scheduler=...)"
+        raise CallbackError(f"{callback!r} is not a callback: derive its class from cadenza.Callback{hint}")
+
+
+def _check_player(callback: Callback, point: str, player: object) -> None:
+    if point not in POINTS:
+        raise CallbackError(f"{callback.name}.plays() names {point!r}, which is no point{_did_you_mean(point)}")
+    if point in BEHAVIOUR_NAMES and not isinstance(callback, MainCallback):
+        raise CallbackError(f"{callback.name} plays {point}, a behaviour that only a MainCallback owns")
+    if not callable(player):
+        raise CallbackError(f"{callback.name}.{point} is {player!r}, which cannot be called: def {point}(self, run)")
+    if isinstance(callback, FunctionCallback):
+        check_signature(f"the function {callback.name}", point, player, method=False)
 
 
 def _check_method(cls: type, name: str, member: object, is_main: bool) -> None:
@@ -142,36 +149,43 @@ def check_signature(
         return  # a builtin without a signature
 
 
-def _check_declarations(callback: Callback) -> None:
-    def refuse(what: str, valid: str) -> None:
-        raise CallbackError(f"{callback.name}.{what} = {getattr(callback, what)!r}: it must be {valid}")
+def _is_set(value: object) -> bool:
+    return isinstance(value, set | frozenset)
 
-    if not isinstance(callback.name, str) or not callback.name:
-        refuse("name", "a text")
-    if callback.monitor is not None and not (isinstance(callback.monitor, str) and callback.monitor):
-        refuse("monitor", "None or the name of a metric")
-    if callback.mode not in (None, "min", "max"):
-        refuse("mode", 'None, "min" or "max"')
+
+def _are_ranks(ranks: Any) -> bool:
+    if isinstance(ranks, str):
+        return ranks in ("all", "main", "local_main")
+    return _is_set(ranks) and len(ranks) > 0 and all(type(rank) is int and rank >= 0 for rank in ranks)
+
+
+_DECLARATIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (lambda name: isinstance(name, str) and name != "", "a text"),
+    "monitor": (lambda name: name is None or (isinstance(name, str) and name != ""), "None or the name of a metric"),
+    "mode": (lambda mode: mode in (None, "min", "max"), 'None, "min" or "max"'),
+    "order": (lambda order: isinstance(order, int), "an Order or a whole number"),
+    "stages": (
+        lambda stages: stages is None or (_is_set(stages) and set() < stages <= set(STAGES)),
+        f"None or a set of {', '.join(STAGES)}",
+    ),
+    "owns": (_is_set, 'a set of names, such as {"lr"}'),
+    "ranks": (_are_ranks, '"all", "main", "local_main" or a set of ranks'),
+    "asks": (lambda asks: _is_set(asks) and asks <= set(REQUESTS), f"a set of {', '.join(REQUESTS)}"),
+    "agree": (lambda agree: agree in AGREEMENTS, f"one of {', '.join(AGREEMENTS)}"),
+}
+"""For each attribute that a callback may declare whether a value is valid, and in words what is."""
+_OF_MAIN: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "lr_every": (lambda every: every in (None, "epoch", "iter"), '"epoch" or "iter"')
+}
+
+
+def _check_declarations(callback: Callback) -> None:
+    for what, (fits, valid) in (_DECLARATIONS | (_OF_MAIN if isinstance(callback, MainCallback) else {})).items():
+        value = getattr(callback, what)
+        if not fits(value):
+            raise CallbackError(f"{callback.name}.{what} = {value!r}: it must be {valid}")
     if "save" in callback.owns and not callable(getattr(callback, "save", None)):
         raise CallbackError(f"{callback.name} owns 'save' but has no method save(run)")
-    if not isinstance(callback.order, int):
-        refuse("order", "an Order or a whole number")
-    if callback.stages is not None and not (
-        isinstance(callback.stages, set | frozenset) and callback.stages and callback.stages <= set(STAGES)
-    ):
-        refuse("stages", f"None or a set of {', '.join(STAGES)}")
-    if not isinstance(callback.owns, set | frozenset):
-        refuse("owns", 'a set of names, such as {"lr"}')
-    ranks = callback.ranks
-    numbers = isinstance(ranks, set | frozenset) and all(type(rank) is int and rank >= 0 for rank in ranks)
-    if not (ranks in ("all", "main", "local_main") if isinstance(ranks, str) else numbers and ranks):
-        refuse("ranks", '"all", "main", "local_main" or a set of ranks')
-    if not isinstance(callback.asks, set | frozenset) or not callback.asks <= set(REQUESTS):
-        refuse("asks", f"a set of {', '.join(REQUESTS)}")
-    if callback.agree not in AGREEMENTS:
-        refuse("agree", f"one of {', '.join(AGREEMENTS)}")
-    if isinstance(callback, MainCallback) and callback.lr_every not in (None, "epoch", "iter"):
-        refuse("lr_every", '"epoch" or "iter"')
 
 
 def check_together(callbacks: Sequence[Callback], taken: Mapping[str, str] | None = None) -> None:
@@ -187,7 +201,16 @@ def check_together(callbacks: Sequence[Callback], taken: Mapping[str, str] | Non
     if len(mains) > 1:
         names = " and ".join(main.name for main in mains)
         raise CallbackError(f"{names} both own the behaviours; a run has exactly one MainCallback")
-    owners: dict[str, str] = dict(taken or {})
+    _check_owners(callbacks, dict(taken or {}))
+    names_of_states = [callback.name for callback in callbacks if callback._keeps_state()]
+    for name in names_of_states:
+        if names_of_states.count(name) > 1:
+            raise CallbackError(
+                f"two callbacks keep their state under the name {name!r}; give one of them another .name"
+            )
+
+
+def _check_owners(callbacks: Sequence[Callback], owners: dict[str, str]) -> None:
     for callback in callbacks:
         for thing in sorted(callback.owns):
             for whose in _overlapping(thing, owners):
@@ -195,13 +218,6 @@ def check_together(callbacks: Sequence[Callback], taken: Mapping[str, str] | Non
                     f"{owners[whose]} and {callback.name} both own {thing!r}; only one of them can set it"
                 )
             owners[thing] = callback.name
-    keyed: set[str] = set()
-    for callback in (one for one in callbacks if one._keeps_state()):
-        if callback.name in keyed:
-            raise CallbackError(
-                f"two callbacks keep their state under the name {callback.name!r}; give one of them another .name"
-            )
-        keyed.add(callback.name)
 
 
 def _overlapping(thing: str, owners: Mapping[str, str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -105,9 +106,8 @@ def _check_groups(optimizer: Optimizer, saved: list[Names], known: Mapping[str, 
     """The groups of now must be those of the checkpoint, or what was there before parameters were added to them."""
     held = _names(optimizer, {id(parameter): name for name, parameter in known.items()})
     everywhere = {name for group in held for name in group if name is not None}
-    for number in range(max(len(held), len(saved))):
-        now = held[number] if number < len(held) else []
-        then = saved[number] if number < len(saved) else []
+    none: Names = []
+    for number, (now, then) in enumerate(zip_longest(held, saved, fillvalue=none)):
         odd = sorted(filter(None, set(now) - set(then)))
         moved = sorted(filter(None, (set(then) - set(now)) & everywhere))
         gone = sorted(name for name in then if name is not None and name not in known)

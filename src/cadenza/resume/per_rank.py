@@ -149,11 +149,10 @@ def _gathered_mean(state: dict[str, Any], parts: list[Any], rank: int) -> dict[s
         empty: dict[str, Any] = {"losses": [], "weights": [], "total": None, "weight": 0}
         return {"mean": empty, "logged": [], "seen": [0, 0], "counted": counted}
     every = [inside, *(part["pass"] for part in parts if part)]
-    losses = [loss for one in every for loss in one["mean"]["losses"]]
-    weights = [weight for one in every for weight in one["mean"]["weights"]]
-    totals = [one["mean"]["total"] for one in every if one["mean"]["total"] is not None]
-    mean = {"losses": losses, "weights": weights, "total": sum(totals) if totals else None}
-    mean["weight"] = sum(one["mean"]["weight"] for one in every)
+    means = [one["mean"] for one in every]
+    mean: dict[str, Any] = {name: [number for one in means for number in one[name]] for name in ("losses", "weights")}
+    totals = [one["total"] for one in means if one["total"] is not None]
+    mean |= {"total": sum(totals) if totals else None, "weight": sum(one["weight"] for one in means)}
     seen = [sum(one.get("seen", [0, 0])[place] for one in every) for place in range(2)]
     return {"mean": mean, "logged": _gathered_logged(every), "seen": seen, "counted": counted}
 

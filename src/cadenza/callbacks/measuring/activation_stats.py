@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -159,12 +159,16 @@ def chosen(model: nn.Module, modules: Modules) -> dict[str, nn.Module]:
         return {name: module for name, module in every.items() if not any(True for _ in module.children())}
     if callable(modules):
         return {name: module for name, module in every.items() if modules(name, module)}
-    patterns = list(modules)
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in every):
-            hint = did_you_mean(pattern, every, ".", cutoff=0.4)
-            raise ValueError(f"the model has no module {pattern!r}{hint} Known: {', '.join(every)}")
-    return {name: module for name, module in every.items() if any(fnmatchcase(name, p) for p in patterns)}
+    wanted = {name for pattern in modules for name in _matching(pattern, every)}
+    return {name: module for name, module in every.items() if name in wanted}
+
+
+def _matching(pattern: str, names: Collection[str]) -> list[str]:
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        hint = did_you_mean(pattern, names, ".", cutoff=0.4)
+        raise ValueError(f"the model has no module {pattern!r}{hint} Known: {', '.join(names)}")
+    return found
 
 
 def checked_modules(modules: Modules) -> Modules:

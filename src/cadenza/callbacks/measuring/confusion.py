@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order, without
-from cadenza.callbacks.faults import Faults, place_for, tolerant
+from cadenza.callbacks.faults import Faults, epochs_of_others, place_for, tolerant
 from cadenza.callbacks.measuring.pass_measure import prefix_of, was_computed, was_cut_short
 from cadenza.callbacks.showing.figures import checked_format, keep_figure, new_figure, plain, write_figure
 from cadenza.foundation.arguments import function, labels, some_of
@@ -104,9 +104,7 @@ class ConfusionMatrix(Callback, Faults):
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """Only the points of its stages."""
-        others = {"val", "test"} - set(self.stages or ())
-        unneeded = (f"{kind}_{stage}_epoch" for stage in others for kind in ("before", "after"))
-        return without(super().plays(), ConfusionMatrix, *unneeded)
+        return without(super().plays(), ConfusionMatrix, *epochs_of_others(self.stages))
 
     # Points ---------------------------------------------------------------------------------------------------------
 

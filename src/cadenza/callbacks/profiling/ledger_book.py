@@ -135,11 +135,11 @@ class Costs:
     ``rows()`` gives it as plain dicts, with times in seconds; as text it is a table.
     """
 
-    def __init__(self, waits_count: bool = False) -> None:
+    def __init__(self) -> None:
         self.stages: dict[str, StageCosts] = {}
         self.outside: dict[tuple[str, str], Cost] = {}
         self.seen: dict[str, int] = {}
-        self.waits_count = waits_count
+        self.waits_count = False
         self._slices: deque[tuple[str, str, int, int]] = deque(maxlen=_KEPT)
 
     def add_batch(self, stage: str, batch: MeasuredBatch, now: int, waits: int) -> None:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from cadenza.callback import Callback, Order
 from cadenza.callbacks.rates.side_trainer import main_callback, trainer_beside
 from cadenza.data import length_of
-from cadenza.data.loader_like import loader_like
+from cadenza.data.loader import loader_like
 from cadenza.foundation.arguments import flags, whole
 from cadenza.foundation.kept_state import KeptState
 from cadenza.main_callback import MainCallback

@@ -58,19 +58,19 @@ def fix_layout(
     )
 
 
-def figure_bytes(figure: Figure, format: str = "png", dpi: int = 100) -> bytes:
+def figure_bytes(figure: Figure, format: str) -> bytes:
     """The file of a figure. A letter that no font has is drawn as a box; that is no reason to end a training."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        figure.savefig(buffer, format=format, dpi=dpi, metadata=_METADATA.get(format, {}))
+        figure.savefig(buffer, format=format, dpi=100, metadata=_METADATA.get(format, {}))
     return buffer.getvalue()
 
 
-def write_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 100) -> None:
+def write_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Writes ``figure`` in the format that the end of ``path`` names."""
     path = Path(path)
-    write_whole(path, figure_bytes(figure, path.suffix.removeprefix(".").lower() or "png", dpi))
+    write_whole(path, figure_bytes(figure, path.suffix.removeprefix(".").lower() or "png"))
 
 
 def keep_figure(run: Run, who: str, figure: Figure, path: Path) -> None:

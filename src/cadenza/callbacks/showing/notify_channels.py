@@ -19,6 +19,7 @@ from cadenza.foundation.arguments import check, function, is_whole, text, texts
 
 Hidden: TypeAlias = str | Callable[[], str]
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_PORTS = {"starttls": 587, "ssl": 465, None: 25}
 
 
 @dataclass(frozen=True)
@@ -90,23 +91,20 @@ class Mail:
         security: str | None = "starttls",
         context: ssl.SSLContext | None = None,
     ) -> None:
-        ports = {"starttls": 587, "ssl": 465, None: 25}
         text("host", host, "the name of a mail server")
-        check(isinstance(security, str | None) and security in ports, 'security is "starttls", "ssl" or None', security)
+        check(
+            isinstance(security, str | None) and security in _PORTS, 'security is "starttls", "ssl" or None', security
+        )
         if password is not None and security is None and host not in _LOOPBACK:
             raise ValueError(f'a password is not sent to {host} unencrypted: use security="starttls" or "ssl"')
-        if port is not None and not (is_whole(port, 1) and port < 1 << 16):
-            raise ValueError(f"port is a whole number from 1 to 65535 or None, not {port!r}")
+        known = port is None or (is_whole(port, 1) and port < 1 << 16)
+        check(known, "port is a whole number from 1 to 65535 or None", port)
         if user is not None:
             text("user", user, "the name to log in with, or None")
-        if not isinstance(context, ssl.SSLContext | None):
-            raise TypeError(f"context is an ssl.SSLContext or None, not {context!r}")
-        self.host, self.port, self.security, self.context = host, port or ports[security], security, context
+        check(isinstance(context, ssl.SSLContext | None), "context is an ssl.SSLContext or None", context, TypeError)
+        self.host, self.port, self.security, self.context = host, port or _PORTS[security], security, context
         several = [to] if isinstance(to, str) else texts("to", to, "the address of a mail, or a list of them")
-        self.sender, self.to = sender, several
-        for name, address in (("sender", sender), *(("to", one) for one in several)):
-            if not isinstance(address, str) or "@" not in address or "\n" in address or "\r" in address:
-                raise ValueError(f"{name}: {address!r} is not the address of a mail")
+        self.sender, self.to = _address("sender", sender), [_address("to", one) for one in several]
         self.user = user or sender
         self.password = None if password is None else Secret(password, "password")
         self.where = f"to {', '.join(self.to)} by {host}"
@@ -140,6 +138,12 @@ class Mail:
             kind, _, detail = (mimetypes.guess_type(name)[0] or "application/octet-stream").partition("/")
             mail.add_attachment(content, maintype=kind, subtype=detail, filename=name)
         return mail
+
+
+def _address(name: str, address: str) -> str:
+    if not isinstance(address, str) or "@" not in address or "\n" in address or "\r" in address:
+        raise ValueError(f"{name}: {address!r} is not the address of a mail")
+    return address
 
 
 class Webhook:

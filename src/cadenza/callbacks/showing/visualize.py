@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cadenza.callback import Callback, Order, without
-from cadenza.callbacks.faults import Faults, place_for, tolerant
+from cadenza.callbacks.faults import Faults, epochs_of_others, place_for, tolerant
 from cadenza.callbacks.measuring.pass_measure import was_computed
 from cadenza.callbacks.showing import predictions
 from cadenza.callbacks.showing.figures import checked_format, keep_figure
@@ -119,9 +120,7 @@ class Visualize(Callback, Faults):
 
     def plays(self) -> dict[str, Callable[[Run], Any]]:
         """Only the points of its stages."""
-        others = {"val", "test"} - set(self.stages or ())
-        unneeded = (f"{kind}_{stage}_epoch" for stage in others for kind in ("before", "after"))
-        return without(super().plays(), Visualize, *unneeded)
+        return without(super().plays(), Visualize, *epochs_of_others(self.stages))
 
     # Points ---------------------------------------------------------------------------------------------------------
 
@@ -203,15 +202,15 @@ def copied(entry: Any) -> Any:
 
 
 def _check_look(who: str, mean: Any, std: Any, background: object, ignore: object) -> None:
-    for name, value in (("mean", mean), ("std", std)):
-        plain = value.tolist() if hasattr(value, "tolist") else value
-        channels = list(plain) if isinstance(plain, Sequence) and not isinstance(plain, str) and plain else [plain]
-        if value is not None and not all(is_number(one) and (name == "mean" or one > 0) for one in channels):
-            above = "" if name == "mean" else " above 0"
-            raise ValueError(f"{who}: {name} is a number{above}, or one for each channel, or None, not {value!r}")
-    for name, number in (("background", background), ("ignore", ignore)):
-        none = number is None and name == "background"
-        if not none and (not isinstance(number, int) or isinstance(number, bool)):
-            raise ValueError(
-                f"{who}: {name} is the number of a class{' or None' if name == 'background' else ''}, not {number!r}"
-            )
+    _check_channels(f"{who}: mean is a number", mean, -math.inf)
+    _check_channels(f"{who}: std is a number above 0", std, 0)
+    none = background is None
+    check(none or is_whole(background, -math.inf), f"{who}: background is the number of a class or None", background)
+    check(is_whole(ignore, -math.inf), f"{who}: ignore is the number of a class", ignore)
+
+
+def _check_channels(says: str, value: Any, above: float) -> None:
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    channels = list(plain) if isinstance(plain, Sequence) and not isinstance(plain, str) and plain else [plain]
+    good = value is None or all(is_number(one) and one > above for one in channels)
+    check(good, f"{says}, or one for each channel, or None", value)

@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from cadenza.callback import Callback, Order
-from cadenza.data.loader_like import loader_like
+from cadenza.data.loader import loader_like
 from cadenza.foundation.arguments import flags
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import struct
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from types import NoneType
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ class _Encoder:
 
     def node(self, value: Any, path: Path) -> Any:
         kind = type(value)
-        if value is None or kind is bool or kind is str:
+        if kind in (bool, str, NoneType):
             return value
         if kind is int:
             return value if abs(value) < 2**63 else {"$": "int", "value": hex(value)}

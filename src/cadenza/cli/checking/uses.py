@@ -59,6 +59,15 @@ class Helper:
     label: str
     bound: int
 
+    @property
+    def parameters(self) -> list[str]:
+        return [argument.arg for argument in (*self.function.args.posonlyargs, *self.function.args.args)]
+
+    def filled(self, call: ast.Call) -> dict[str, ast.expr]:
+        """The parameters that ``call`` gives, by name."""
+        found = dict(zip(self.parameters[self.bound :], call.args, strict=False))
+        return found | {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+
 
 FindHelper = Callable[[ast.expr, str], Helper | None]
 
@@ -193,16 +202,12 @@ class Reader(InOrder):
         helper = self.find_helper(node.func, self.own) if gets_it or self._is_own(node.func) else None
         if helper is None or helper.function in self.story.followed or len(self.story.followed) > _DEPTH:
             return False
-        parameters = [argument.arg for argument in (*helper.function.args.posonlyargs, *helper.function.args.args)]
-        filled = dict(zip(parameters[helper.bound :], node.args, strict=False))
-        filled |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-        runs = {name for name, argument in filled.items() if self._is_run(argument)}
+        runs = {name for name, argument in helper.filled(node).items() if self._is_run(argument)}
         if gets_it and not runs:
             return False
-        own = parameters[0] if helper.bound and parameters else ""
-        runs |= {
-            own + key.removeprefix(self.own) for key in self.runs if own and self.own and key.startswith(f"{self.own}.")
-        }
+        own = helper.parameters[0] if helper.bound and helper.parameters else ""
+        if own and self.own:
+            runs |= {own + key.removeprefix(self.own) for key in self.runs if key.startswith(f"{self.own}.")}
         self._visit_arguments(node)
         reader = Reader(self.story, runs, own, self.find_helper, helper.label)
         reader.caught, reader.cleaning_up = list(self.caught), self.cleaning_up

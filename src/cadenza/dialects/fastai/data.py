@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from cadenza.data.loader_like import loader_like
+from cadenza.data.loader import loader_like
 from cadenza.dialects.fastai.table import DIALECT
 from cadenza.dialects.fastai.torch_core import defaults, to_detach
 

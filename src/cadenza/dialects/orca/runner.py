@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from cadenza.data.loader_like import loader_like
+from cadenza.data.loader import loader_like
 from cadenza.dialects.facade import Facade
 from cadenza.dialects.orca.checkpoints import load_file, remove_file, save_file, state_of, take_state
 from cadenza.dialects.orca.table import DIALECT

@@ -50,7 +50,8 @@ def rate_of(lr: Any) -> float:
 def grouped(net: nn.Module, decay: float, lr: Any, no_decay: bool) -> list[dict[str, Any]]:
     """Parameter groups: one for each name in ``lr`` that begins the names of parameters, and "default" for the rest;
     biases and normalisation without weight decay if that is wanted."""
-    prefixes = [name for name in lr if name != "default"] if isinstance(lr, Mapping) else []
+    rates = lr if isinstance(lr, Mapping) else {}
+    prefixes = [name for name in rates if name != "default"]
     groups: dict[tuple[str, bool], list[nn.Parameter]] = {
         (owner, plain): [] for owner in (*prefixes, "default") for plain in (True, False)
     }
@@ -62,7 +63,7 @@ def grouped(net: nn.Module, decay: float, lr: Any, no_decay: bool) -> list[dict[
         {
             "params": parameters,
             "name": owner,
-            "lr": float(lr[owner]) if isinstance(lr, Mapping) and owner in lr else rate_of(lr),
+            "lr": float(rates[owner]) if owner in rates else rate_of(lr),
             **({"weight_decay": 0.0 if plain else decay} if no_decay else {}),
         }
         for (owner, plain), parameters in groups.items()

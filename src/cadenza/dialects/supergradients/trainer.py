@@ -117,13 +117,8 @@ class Trainer(metaclass=FrontDoor):
         model = model if model is not None else self.net
         if model is None or test_loader is None:
             raise ValueError("supergradients: Trainer.test needs a model, or a training before, and a test_loader")
-        criterion = make_loss(loss, {}) if loss is not None else (session.criterion if session else None)
-        metrics = metrics_by_name(test_metrics_list or ())
-        if not metrics and session is not None:
-            metrics = session.valid_metrics
-        main = BatchWithExtras(loss_names(criterion, loss_logging_items_names))
-        source: Source = copy.copy(session.source) if session else PlainSource()
-        source.main = main
+        criterion, metrics, source = self._for_test(loss, test_metrics_list)
+        source.main = main = BatchWithExtras(loss_names(criterion, loss_logging_items_names))
         section = ContextSection(source)
         callbacks: list[Any] = [main, section]
         if metrics:
@@ -135,6 +130,15 @@ class Trainer(metaclass=FrontDoor):
         tester.test(test_loader)
         found: dict[str, float] = section.facade.metrics_dict
         return {name: value for name, value in found.items() if criterion or name not in main.names}
+
+    def _for_test(self, loss: Any, metrics: Sequence[Any] | None) -> tuple[Any, dict[str, Any], Source]:
+        """Criterion, metrics and source: what is given, else what the training had."""
+        given = metrics_by_name(metrics or ())
+        session = self.session
+        criterion = make_loss(loss, {}) if loss is not None else session and session.criterion
+        if session is None:
+            return criterion, given, PlainSource()
+        return criterion, given or session.valid_metrics, copy.copy(session.source)
 
     # From a recipe --------------------------------------------------------------------------------------------------
 

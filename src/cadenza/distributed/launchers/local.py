@@ -187,10 +187,7 @@ def wait_for(crew: list[Worker], timeout: float | None, relay: Relay) -> None:
     """
     until = None if timeout is None else time.monotonic() + timeout
     while not all(worker.is_over() for worker in crew):
-        failed = [worker for worker in crew if worker.failed()]
-        interrupted = all(worker.process.returncode in INTERRUPTED for worker in failed)
-        first = min((worker.ended_at for worker in failed if worker.ended_at is not None), default=math.inf)
-        if time.monotonic() > first + (relay.grace if interrupted else _LAST_WORDS) or relay.pass_on(crew):
+        if time.monotonic() > _last_moment(crew, relay) or relay.pass_on(crew):
             return
         if until is not None and time.monotonic() > until:
             late = ", ".join(str(worker.rank) for worker in crew if not worker.is_over())
@@ -225,3 +222,11 @@ def raise_told(rank: int, found: dict[str, Any]) -> NoReturn:
         raise RuntimeError(f"rank {rank}: {found['said']}") from cause
     error.add_note(f"cadenza: raised in the process of rank {rank}")
     raise error from cause
+
+
+def _last_moment(crew: list[Worker], relay: Relay) -> float:
+    """Until when the others are waited for, if one failed."""
+    failed = [worker for worker in crew if worker.failed()]
+    interrupted = all(worker.process.returncode in INTERRUPTED for worker in failed)
+    first = min((worker.ended_at for worker in failed if worker.ended_at is not None), default=math.inf)
+    return first + (relay.grace if interrupted else _LAST_WORDS)

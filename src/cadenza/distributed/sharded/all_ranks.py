@@ -65,12 +65,30 @@ class _Place:
 def hand_out(ensemble: ProcessGroup, look: Callable[..., Any]) -> Handed | None:
     """Rank 0 looks for a checkpoint, and all get what it found; if it fails, all do. The store is read once; of a model
     that is spread what lies in parts is left there, and each process reads its own later."""
-    world, found, problem, parts = ensemble.world, None, None, None
-    if world.is_main:
+    found, parts = _found_by_main(ensemble, look)
+    name = from_main(None if found is None else found.name)
+    if name is None:
+        return None
+    common = None
+    if found is not None:
+        if saved_size(found.state) != ensemble.world.world_size:
+            warn_of_move(found.state, ensemble.world.world_size)
+        common = shared(found.state)
+        if ensemble.crew is not None and _sharding().in_parts(common):
+            common["shards"] = (found.shelf, found.name)
+    mine: list[Any] = [None]
+    dist.scatter_object_list(mine, parts, src=0)
+    return Handed(with_part(tree_from_main(common, ensemble.place), mine[0]), name)
+
+
+def _found_by_main(ensemble: ProcessGroup, look: Callable[..., Any]) -> tuple[Any, list[Any] | None]:
+    """On rank 0 the checkpoint, if there is one, and the part of each process; an error on all if it fails there."""
+    size, found, problem, parts = ensemble.world.world_size, None, None, None
+    if ensemble.world.is_main:
         try:
             found = look() if ensemble.crew is None else _looked_together(look)
             if found is not None:
-                parts = [part_for(found.state, rank, world.world_size) for rank in range(world.world_size)]
+                parts = [part_for(found.state, rank, size) for rank in range(size)]
         except Exception as error:
             problem = error
     elif ensemble.crew is not None:
@@ -80,17 +98,7 @@ def hand_out(ensemble: ProcessGroup, look: Callable[..., Any]) -> Handed | None:
         raise problem
     if said is not None:
         raise RuntimeError(f"rank 0 could not read the checkpoint: {said}")
-    name = from_main(None if found is None else found.name)
-    if name is None:
-        return None
-    if found is not None and saved_size(found.state) != world.world_size:
-        warn_of_move(found.state, world.world_size)
-    common = shared(found.state) if found is not None else None
-    if common is not None and ensemble.crew is not None and _sharding().in_parts(common):
-        common["shards"] = (found.shelf, found.name)  # type: ignore[union-attr]
-    mine: list[Any] = [None]
-    dist.scatter_object_list(mine, parts, src=0)
-    return Handed(with_part(tree_from_main(common, ensemble.place), mine[0]), name)
+    return found, parts
 
 
 def _looked_together(look: Callable[..., Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -81,7 +82,6 @@ def may_be_fused(run: Run, optimizer: Optimizer) -> bool:
 def words(plan: Plan) -> list[str]:
     """What ``explain`` says about how steps are executed; nothing for plain eager steps."""
     options, run = plan.executor.options, plan.executor.run
-    told = run.training_state.told
     if options.plain:
         return []
     extras = [f"{name}={getattr(options, name)}" for name in ("fused", "foreach", "channels_last", "tf32")]
@@ -90,22 +90,29 @@ def words(plan: Plan) -> list[str]:
     if options.mode == "eager":
         return lines
     why = [reason for reason in (why_not(options.mode, plan), why_opened(plan, options.mode)) if reason is not None]
-    asked = options.mode != "auto"
-    lines += [f"  {'a fit is refused' if asked else 'steps are played one by one'}: {reason}" for reason in why]
-    if asked and why:
-        lines.append("  steps of a fit that has begun are played one by one as long as that is so")
-    why += (later := [one for one in told if one not in why])
-    lines += [f"  steps are played one by one: {reason}" for reason in later]
-    done = "compiled" if options.mode == "compiled" else "captured"
-    if not why:
-        how = "as one region" if run.world_size == 1 else "in two parts, with one message of gradients between them"
-        lines.append(f"  forward to zero_grad is {done} {how}, once for each shape of a batch")
+    later = [reason for reason in run.training_state.told if reason not in why]
+    lines += [f"  {line}" for line in _how(options.mode, why, later, run)]
     if why_not(options.mode, plan) is not None:
         fused = [type(one).__name__ for one in run.optimizers if options.fused and may_be_fused(run, one)]
         lines += [f"  {name} is stepped in {KINDS['fused']}" for name in fused]
     else:
         lines += [f"  {form_words(options, plan, optimizer)}" for optimizer in run.optimizers]
     return lines
+
+
+def _how(mode: str, why: list[str], later: list[str], run: Run) -> Iterator[str]:
+    """How steps are executed: ``why`` are the reasons against recording them, ``later`` those found in a run."""
+    asked = mode != "auto"
+    for reason in why:
+        yield f"{'a fit is refused' if asked else 'steps are played one by one'}: {reason}"
+    if asked and why:
+        yield "steps of a fit that has begun are played one by one as long as that is so"
+    for reason in later:
+        yield f"steps are played one by one: {reason}"
+    if not why and not later:
+        done = "compiled" if mode == "compiled" else "captured"
+        how = "as one region" if run.world_size == 1 else "in two parts, with one message of gradients between them"
+        yield f"forward to zero_grad is {done} {how}, once for each shape of a batch"
 
 
 def form_words(options: Execution, plan: Plan, optimizer: Optimizer) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cadenza.callbacks.showing.plot_series import family_of, loader_names
+from cadenza.callbacks.showing.plot_series import family_of, loader_names, thinned
 from cadenza.experiment.records import PLACES, Record, is_whole
-from cadenza.foundation.thinning import thinned
 
 POINTS = 120_000
 """So many points all curves of a page have together, at most; it is what keeps the file small."""

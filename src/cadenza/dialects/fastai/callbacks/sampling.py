@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from cadenza.callbacks.training.oversample import balanced, class_indices
-from cadenza.data.loader_like import loader_like
+from cadenza.data.loader import loader_like
 from cadenza.dialects.fastai.recorder import LearnerCallback
 
 if TYPE_CHECKING:
