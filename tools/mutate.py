@@ -38,11 +38,11 @@ AREAS = {
         "tests/engine tests/execution",
     ),
     "checkpoint": (
-        "checkpoint/* checkpoint/*/* callbacks/checkpoint resume/plain_state resume/optimizer_groups",
+        "checkpoint/* checkpoint/*/* callbacks/checkpoint resume/optimizer_groups",
         "tests/checkpoint tests/callbacks",
     ),
     "resume": (
-        "resume/restore resume/collect resume/outside resume/signals engine/resuming foundation/rng "
+        "resume/restore resume/collect resume/signals engine/resuming foundation/rng "
         "data/generic_feed data/sample_order data/index_walk",
         "tests/checkpoint tests/resume tests/certify tests/data",
     ),

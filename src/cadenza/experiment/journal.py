@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
+import time
 import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadenza.experiment.jsonl_file import LinesFile, Trouble, WaitingLines
-from cadenza.experiment.log_file import LogFile
 from cadenza.experiment.secrets import masked_text
 from cadenza.experiment.status import now, state_of, write_status
 from cadenza.experiment.waiting_rows import WaitingRows
 from cadenza.foundation.row_files import text_line
+from cadenza.foundation.warn import SHOWN
+from cadenza.foundation.whole_files import append_whole
 
 if TYPE_CHECKING:
     from cadenza.history import Best, Row
@@ -61,6 +67,49 @@ class Happenings:
             many = "s were" if self.skips > 1 else " was"
             self.add("skip", f"{self.skips} step{many} skipped", run, count=self.skips)
             self.skips = 0
+
+
+class LogFile(logging.Handler):
+    """Appends lines to a file. Those that cannot be written wait, the last thousand of them."""
+
+    def __init__(self, path: Path, heard: Callable[[str, str], None]) -> None:
+        super().__init__(logging.INFO)
+        self.path, self.heard = path, heard
+        self._unwritten: deque[str] = deque(maxlen=1000)
+
+    def write(self, text: str) -> None:
+        """Adds ``text`` with the time in front."""
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+        self._unwritten.append(f"{stamp} {masked_text(text)}\n")
+        with contextlib.suppress(OSError):
+            append_whole(self.path, "".join(self._unwritten).encode())
+            self._unwritten.clear()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            said = record.getMessage()
+        except Exception:
+            self.handleError(record)
+            return
+        self.write(f"{record.levelname.lower()}: {said}")
+        if record.levelno >= logging.WARNING:
+            self.heard("warning", said)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Inside, records of the ``cadenza`` loggers and warnings are written too; both also go where they went."""
+        logger = logging.getLogger("cadenza")
+
+        def hear(message: Warning | str, category: type[Warning]) -> None:
+            self.write(f"warning: {category.__name__}: {message}")
+            self.heard("warning", str(message))
+
+        logger.addHandler(self)
+        try:
+            with SHOWN.heard_by(hear):
+                yield
+        finally:
+            logger.removeHandler(self)
 
 
 class Journal:

@@ -16,11 +16,9 @@ from torch import Tensor, nn
 from cadenza.engine.resuming import before_evaluation, cadences_of, feeds_of, limits_of, position_of, row_of_epoch
 from cadenza.foundation.rng import pack_rng, rng_state
 from cadenza.foundation.torch_private import buffers_in
-from cadenza.foundation.tree import fold, map_tree, same_tree, with_dicts
-from cadenza.resume.optimizer_groups import describe, scheduler_kinds
-from cadenza.resume.outside import collect_outside
+from cadenza.foundation.tree import fold, map_tree, plain, same_tree, with_dicts
+from cadenza.resume.optimizer_groups import collect_outside, describe, scheduler_kinds
 from cadenza.resume.per_rank import step_of
-from cadenza.resume.plain_state import encoded
 
 if TYPE_CHECKING:
     from cadenza.run import Run
@@ -198,3 +196,39 @@ def _bits(tensor: Tensor) -> Tensor:
     here = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     plain = here.detach().cpu().contiguous()
     return plain if plain.numel() == 0 else plain.reshape(-1).view(torch.uint8)
+
+
+# Foreign state, such as that of torch's schedulers, as tensors and plain values ---------------------------------------
+
+
+_PAIRS = "__pairs__"
+
+
+def encoded(value: Any) -> Any:
+    """State as tensors and JSON: a dict whose keys are no texts, such as milestones, as a list of pairs."""
+    return fold(value, lambda leaf: leaf, _pairs_of)
+
+
+def _pairs_of(container: Any, parts: Iterable[tuple[Any, Any]]) -> Any:
+    made = plain(container, parts)
+    if isinstance(made, dict) and not all(isinstance(key, str) for key in made):
+        return {_PAIRS: [[key, part] for key, part in made.items()]}
+    return made
+
+
+def decoded(value: Any, like: Any) -> Any:
+    """What ``encoded`` was given; ``like`` is a state of the same object, for the kinds of its containers.
+
+    >>> decoded(encoded({"milestones": {3: (1, 2)}}), {"milestones": {3: (0, 0)}})
+    {'milestones': {3: (1, 2)}}
+    """
+    if isinstance(value, dict):
+        pairs = value[_PAIRS] if _PAIRS in value else value.items()
+        known = like if isinstance(like, dict) else {}
+        plain = {key: decoded(inner, known.get(key)) for key, inner in pairs}
+        return type(like)(plain) if isinstance(like, dict) else plain
+    if isinstance(value, list):
+        known_items = like if isinstance(like, list | tuple) and len(like) == len(value) else [None] * len(value)
+        items = [decoded(inner, one) for inner, one in zip(value, known_items, strict=True)]
+        return tuple(items) if isinstance(like, tuple) else items
+    return value

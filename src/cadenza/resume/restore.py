@@ -25,11 +25,9 @@ from cadenza.foundation.rng import set_rng_state, unpack_rng
 from cadenza.foundation.warn import notice, warn
 from cadenza.history import Best
 from cadenza.points import POINTS
-from cadenza.resume.collect import alike, load_buffers, load_module
-from cadenza.resume.optimizer_groups import accept_known_groups, check_schedulers, restore_groups
-from cadenza.resume.outside import load_outside
+from cadenza.resume.collect import alike, decoded, load_buffers, load_module
+from cadenza.resume.optimizer_groups import accept_known_groups, check_schedulers, load_outside, restore_groups
 from cadenza.resume.per_rank import accumulating, keep_step
-from cadenza.resume.plain_state import decoded
 
 if TYPE_CHECKING:
     from cadenza.callback import Callback

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from cadenza.callbacks.rates.param_groups import Target
 from cadenza.callbacks.rates.plateau import measured
 from cadenza.foundation.kept_state import KeptState
-from cadenza.resume.plain_state import decoded, encoded
+from cadenza.resume.collect import decoded, encoded
 
 if TYPE_CHECKING:
     from cadenza.run import Run

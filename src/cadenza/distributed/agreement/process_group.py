@@ -12,8 +12,7 @@ from torch import Tensor
 
 from cadenza.data import Feed, length_of, unshard
 from cadenza.distributed.agreement.agreement import Agreement
-from cadenza.distributed.agreement.collectives import from_main, gathered, meeting_place, summed
-from cadenza.distributed.agreement.logged_values import over_ranks
+from cadenza.distributed.agreement.collectives import from_main, gathered, meeting_place, over_ranks, summed
 from cadenza.distributed.agreement.uneven_batches import (
     SharedCadence,
     donor,
