@@ -34,7 +34,8 @@ AREAS = {
         "tests/engine tests/execution",
     ),
     "step": (
-        "execution/action execution/eager execution/step execution/forward execution/empty_round engine/stack",
+        "execution/action execution/eager execution/step execution/forward execution/recompute execution/empty_round "
+        "engine/stack",
         "tests/engine tests/execution",
     ),
     "checkpoint": (

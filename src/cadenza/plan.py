@@ -14,10 +14,9 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from cadenza.callback import Callback, Watch, as_around, infer_mode, overrides
 from cadenza.engine.dispatch import Player, Players
 from cadenza.engine.requests import declared_skips
-from cadenza.execution.backward import notice_own_steps
 from cadenza.execution.executor import Execution, Executor
 from cadenza.execution.scheduling import lr_cadence, tell_of_schedulers
-from cadenza.execution.step import needs_closure
+from cadenza.execution.step import needs_closure, notice_own_steps
 from cadenza.foundation.warn import warn
 from cadenza.history import Watched
 from cadenza.main_callback import MainCallback

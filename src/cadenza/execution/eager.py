@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from cadenza.engine.requests import ACTIONS
 from cadenza.engine.stack import Verbs, each_verb
 from cadenza.engine.state import UNWEIGHTED
-from cadenza.execution.backward import backward_verb
 from cadenza.execution.forward import forward_verb, without_gradients
-from cadenza.execution.step import has_plain_optimizers, recompute_verb, step_optimizer, step_plainly, step_verb
+from cadenza.execution.recompute import recompute_verb, step_optimizer
+from cadenza.execution.step import backward_verb, has_plain_optimizers, step_plainly, step_verb
 from cadenza.points import POINTS
 
 if TYPE_CHECKING:
