@@ -363,6 +363,7 @@ def test_it_behaves_as_a_callback_should() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:the model has been trained for")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_device_a_fit_afterwards_is_bit_equal() -> None:
     fitted = []
