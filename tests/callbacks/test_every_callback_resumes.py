@@ -110,6 +110,7 @@ def test_it_goes_on_as_if_nothing_had_been(name: str, tmp_path: Path, monkeypatc
         assert different == {}, f"resumed after batch {state['clock']['batches']}"
 
 
+@pytest.mark.filterwarnings("ignore:the model has been trained for")
 def test_a_sweep_says_that_it_cannot_be_resumed() -> None:
     keeper = Keeper()
     trainer, loader = made(None, keeper)

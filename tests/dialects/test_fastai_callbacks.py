@@ -215,6 +215,7 @@ class Recurrent(nn.Module):
         return hidden[:, -1], [hidden], [hidden]
 
 
+@pytest.mark.filterwarnings("ignore:The learning rate was 0")
 def test_recurrent_models_are_regularised_and_reset() -> None:
     losses: dict[float, float] = {}
     for alpha in (0.0, 2.0):

@@ -27,7 +27,9 @@ def test_wrong_usage_of_script_says_what_is_wrong(tmp_path: Path, capsys: pytest
     file = tmp_path / "train.py"
     file.write_text("raise ZeroDivisionError('mine')")
     assert main(["script", str(file)]) == 2
-    assert "--dialect is one of orca" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "say which system the script was written for: cadenza script --dialect orca" in said
+    assert str(file) in said
     assert main(["script", "--dialect", "orca", str(tmp_path / "missing.py")]) == 1
     assert "there is no script" in capsys.readouterr().err
     assert main(["script", "--dialect", "orca", str(file)]) == 1

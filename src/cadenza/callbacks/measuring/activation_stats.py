@@ -45,7 +45,7 @@ class ActivationStats(Callback):
     >>> stats = ActivationStats(every="2 steps", modules=["1"])  # the ReLU
     >>> trainer = cadenza.Trainer(model, sgd, loss, callbacks=[stats], device="cpu")
     >>> history = trainer.fit(tiny_loader(48), epochs=1)
-    >>> [round(share, 2) for share in history["train/activations/1/near_zero"]]
+    >>> [round(row["train/activations/1/near_zero"], 2) for row in history.iters]
     [0.52, 0.47, 0.52]
     """
 

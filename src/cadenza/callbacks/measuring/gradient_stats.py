@@ -42,8 +42,8 @@ class GradientStats(Callback):
     >>> history = trainer.fit(tiny_loader(48), epochs=1)
     >>> [name for name in history.names() if name.endswith("norm")]
     ['train/gradients/0/norm', 'train/gradients/2/norm', 'train/gradients/all/norm']
-    >>> len(history["train/gradients/all/norm"])
-    3
+    >>> len(history.iters), len(history["train/gradients/all/norm"])  # in three of the steps, and over the epoch
+    (3, 1)
     """
 
     order = Order.MEASURE

@@ -35,7 +35,8 @@ class GradientClip(Callback):
     >>> model, clip = tiny_classifier(), GradientClip(norm=0.5, log=True)
     >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> trainer = cadenza.Trainer(model, sgd, torch.nn.CrossEntropyLoss(), callbacks=[clip], device="cpu")
-    >>> len(trainer.fit(tiny_loader(), epochs=1)["train/grad_norm"])
+    >>> history = trainer.fit(tiny_loader(), epochs=1)
+    >>> len([row for row in history.iters if "train/grad_norm" in row])
     3
     """
 
