@@ -375,7 +375,10 @@ def table() -> list[tuple[str, str, str]]:
 
 
 def main() -> None:
-    rows = table()
+    try:
+        rows = table()
+    except ModuleNotFoundError as missing:
+        sys.exit(f"This needs {missing.name}. Run it in the environment of the tests: .venv/bin/python tools/house.py")
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
